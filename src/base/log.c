@@ -1,0 +1,29 @@
+/* base/log.c - see log.h. */
+#include "base/log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+static struct {
+    sib_log_fn fn;
+    void *ctx;
+    sib_log_level max_level;
+} sink;
+
+void sib_log_set(sib_log_fn fn, void *ctx, sib_log_level max_level)
+{
+    sink.fn = fn;
+    sink.ctx = ctx;
+    sink.max_level = max_level;
+}
+
+void sib_log(sib_log_level level, const char *fmt, ...)
+{
+    if (!sink.fn || level > sink.max_level) return;
+    char line[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    sink.fn(sink.ctx, level, line);
+}

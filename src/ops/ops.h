@@ -1,0 +1,175 @@
+/* ops/ops.h - what a device can do; the only compute interface that layers and models see.
+ *
+ * Activations are float32 matrices [rows][n], row-major, in device memory: `float *` here is
+ * a device address, which only a device may read. On the CPU it is plain memory. Where a
+ * numerics mode rounds, the operation does it inside (docs/NUMERICS.md):
+ *
+ *   mode   input of linear/moe        keys, values in the cache    queries    everything else
+ *   f32    as it is                   float32                      float32    float32
+ *   bf16   rounded to bf16            bf16                         bf16       float32
+ *   int8   int8 per row, group of 64  bf16                         bf16       float32
+ *          (bf16 for PLAIN matrices)
+ *
+ * Row independence: a row's result has the same bits whatever other rows are in the call, on any
+ * number of threads. Reduction orders never depend on the number of rows or threads.
+ *
+ * Operations return void: shapes are the caller's promise (asserted), device failures appear
+ * at sync. Arguments that are host arrays say so; they are read before the call returns. */
+#ifndef SIB_OPS_OPS_H
+#define SIB_OPS_OPS_H
+
+#include "tensor/matrix.h"
+
+typedef enum sib_numerics { SIB_NUM_F32, SIB_NUM_BF16, SIB_NUM_INT8 } sib_numerics;
+typedef enum sib_act { SIB_ACT_GELU_TANH, SIB_ACT_SILU } sib_act;
+
+typedef struct sib_device sib_device;
+typedef struct sib_matrix sib_matrix; /* a packed weight matrix, opaque; see matrix_* below */
+
+/* ---- keys and values ------------------------------------------------------------------
+ * A layer's cache of one sequence is a ring of pages of SIB_KV_PAGE positions:
+ * position p lives in pages[(p / SIB_KV_PAGE) % n_pages], slot p % SIB_KV_PAGE. A page holds K
+ * and V of all KV heads in the device's own layout. Key blocks are thus cut at absolute
+ * positions, so decode, prefill and verification add up in the same order. */
+#define SIB_KV_PAGE 64
+
+typedef struct sib_kv_geom {
+    int n_kv_heads;
+    int k_dim, v_dim; /* per head; multiples of 8, k_dim <= 576, v_dim <= 512 */
+} sib_kv_geom;
+
+typedef struct sib_kv_view {
+    void *const *pages; /* device addresses, host array */
+    int n_pages;
+} sib_kv_view;
+
+/* Consecutive rows of a call that belong to one sequence: row row0+i has position pos0+i. */
+typedef struct sib_span {
+    sib_kv_view kv;
+    int row0, n_rows;
+    int32_t pos0;
+} sib_span;
+
+typedef struct sib_attend {
+    const sib_span *spans; /* host */
+    int n_spans, n_rows;   /* n_rows = sum over spans */
+    sib_kv_geom geom;
+    int n_heads;         /* query heads; head h reads KV head h / (n_heads / n_kv_heads) */
+    float scale;         /* multiplies q.k */
+    const int32_t *lo, *hi; /* host [n_rows]: row r sees absolute positions lo[r] <= p < hi[r], never none */
+} sib_attend;
+
+/* ---- rotary embedding -------------------------------------------------------------------
+ * Pair i (i < n_pairs) rotates elements (a, b): half-split a = i, b = i + distance;
+ * interleaved a = 2i, b = 2i+1. Elements outside the pairs pass through. */
+typedef struct sib_rope {
+    int n_pairs;
+    int distance; /* half-split: index distance of a pair; 0 = interleaved */
+    int first;    /* index of the first rotated element in the head */
+} sib_rope;
+
+/* ---- experts ---------------------------------------------------------------------------- */
+typedef struct sib_moe {
+    const sib_matrix *gate, *up, *down; /* n_experts each; [ffn, hidden], [ffn, hidden], [hidden, ffn] */
+    sib_act act;
+    int top_k;
+} sib_moe;
+
+typedef struct sib_ops {
+    const char *name; /* "cpu" */
+
+    /* Memory of the device; alloc zeroes. */
+    sib_status (*alloc)(sib_device *d, size_t bytes, void **out, sib_err *err);
+    void (*release)(sib_device *d, void *p, size_t bytes);
+    void (*upload)(sib_device *d, void *dst, const void *src, size_t bytes);
+    void (*download)(sib_device *d, void *dst, const void *src, size_t bytes);
+    sib_status (*sync)(sib_device *d, sib_err *err);
+
+    /* Packs a matrix into the device's layout. The source may be unmapped afterwards. */
+    sib_status (*matrix_new)(sib_device *d, sib_matrix **out, const sib_matrix_src *src, sib_err *err);
+    void (*matrix_free)(sib_device *d, sib_matrix *m);
+    size_t (*matrix_bytes)(sib_device *d, const sib_matrix_src *src); /* what matrix_new will hold */
+
+    /* y_j[rows][out_j] = x[rows][in] W_j^T for n matrices of the same `in`: the input is
+     * rounded or quantized once. y_j must not overlap x. */
+    void (*linear)(sib_device *d, int n, float *const *y, const sib_matrix *const *w, const float *x, int rows);
+
+    /* y[rows][ffn] = act(x gate^T) * (x up^T), the product in f32. */
+    void (*linear_glu)(sib_device *d, float *y, const sib_matrix *gate, const sib_matrix *up, sib_act act,
+                       const float *x, int rows);
+
+    /* y[rows][in] = scale * row ids[r] of the table (host ids, 0 <= id < out), dequantized in f32.
+     * Columns first .. first+n-1 only when n > 0 (then y is [rows][n]). */
+    void (*embed)(sib_device *d, float *y, const sib_matrix *table, const int32_t *ids, int rows, float scale,
+                  int64_t first, int64_t n);
+
+    /* y[rows][hidden] = sum_j weight[r][j] * expert idx[r][j] (x[r]), j = 0..top_k-1 in this order. */
+    void (*moe)(sib_device *d, float *y, const sib_moe *m, const float *x, const int32_t *idx, const float *weight,
+                int rows);
+    /* idx, weight [rows][top_k] of scores [rows][n]: softmax over all n, the top_k largest (ties: lower
+     * index), renormalised to sum 1, times per_expert[idx] where given (f32 [n] or NULL). Ordered by falling score. */
+    void (*moe_route)(sib_device *d, int32_t *idx, float *weight, const float *scores, const float *per_expert,
+                      int rows, int n, int top_k);
+
+    /* RMSNorm: y = x / sqrt(mean(x^2) + eps) * w, w f32 [n] or NULL for ones. y may be x. Row r
+     * starts at x + r*n. */
+    void (*rms_norm)(sib_device *d, float *y, const float *x, const float *w, int rows, int n, float eps);
+    /* h = (h + RMSNorm(x) * w) * scale */
+    void (*rms_norm_add)(sib_device *d, float *h, const float *x, const float *w, int rows, int n, float eps,
+                         float scale);
+    /* LayerNorm with weight and bias (either may be NULL). */
+    void (*layer_norm)(sib_device *d, float *y, const float *x, const float *w, const float *b, int rows, int n,
+                       float eps);
+
+    /* cs[rows][n_pairs][2] = cos, sin of float32(pos[r]) * inv_freq[i] (host pos, device inv_freq f32). */
+    void (*rope_angles)(sib_device *d, float *cs, const float *inv_freq, int n_pairs, const int32_t *pos, int rows);
+    /* Per head: RMSNorm over head_dim (w [head_dim]; w NULL and eps 0 = no norm; w NULL = ones), then the rotation
+     * (cs NULL = none). In place on x; head h of row r at x + r*stride + h*head_dim. */
+    void (*head_norm_rope)(sib_device *d, float *x, int rows, int n_heads, int head_dim, int64_t stride,
+                           const float *w, float eps, const sib_rope *rope, const float *cs);
+
+    /* Stores row r of k [rows][n_kv_heads][k_dim] and v [rows][n_kv_heads][v_dim] at its span's position. */
+    void (*kv_append)(sib_device *d, const sib_kv_geom *g, const sib_span *spans, int n_spans, const float *k,
+                      const float *v);
+    /* out[rows][n_heads][v_dim] = softmax(scale q.k over the visible keys) v; q [rows][n_heads][k_dim]. The rows'
+     * own keys have been appended before. */
+    void (*attend)(sib_device *d, float *out, const float *q, const sib_attend *a);
+    size_t (*kv_page_bytes)(sib_device *d, const sib_kv_geom *g);
+    /* Positions first .. first+n-1 as f32 k [n_kv_heads][n][k_dim], v [n_kv_heads][n][v_dim] in HOST memory (either may be NULL). */
+    void (*kv_read)(sib_device *d, const sib_kv_geom *g, const sib_kv_view *kv, int32_t first, int n, float *k, float *v);
+
+    /* Elementwise over `count` values; y may alias any input. */
+    void (*add)(sib_device *d, float *y, const float *a, const float *b, int64_t count);
+    void (*mul)(sib_device *d, float *y, const float *a, const float *b, int64_t count);
+    void (*scale)(sib_device *d, float *y, const float *x, float s, int64_t count);
+    void (*clamp)(sib_device *d, float *y, const float *x, float lo, float hi, int64_t count);
+    void (*softcap)(sib_device *d, float *y, const float *x, float cap, int64_t count); /* cap * tanh(x / cap) */
+    void (*glu)(sib_device *d, float *y, const float *gate, const float *up, sib_act act, int64_t count);
+    /* y[r][i] = x[r][i] * w[i], or + b[i] */
+    void (*mul_row)(sib_device *d, float *y, const float *x, const float *w, int rows, int n);
+    void (*add_row)(sib_device *d, float *y, const float *x, const float *b, int rows, int n);
+    /* Copies rows x n values between strided matrices (strides in floats). */
+    void (*copy_rows)(sib_device *d, float *y, int64_t y_stride, const float *x, int64_t x_stride, int rows, int n);
+
+    /* Highest value of each row, ties to the lowest index, to HOST ids. */
+    void (*argmax)(sib_device *d, int32_t *ids, const float *x, int rows, int n);
+} sib_ops;
+
+struct sib_device {
+    const sib_ops *ops;
+    sib_numerics numerics;
+};
+
+typedef struct sib_cpu_options {
+    sib_numerics numerics;
+    int threads; /* 0: physical cores */
+    bool pin;
+} sib_cpu_options;
+
+/* The CPU device (ops/cpu.c). Free with sib_device_free. */
+sib_status sib_cpu_device_new(sib_device **out, const sib_cpu_options *o, sib_err *err);
+/* A device with the same numerics whose operations do nothing, for planning arenas; it shares nothing with `d`. */
+void sib_nothing_device(sib_device *out, const sib_device *d);
+void sib_device_free(sib_device *d);
+
+#endif
