@@ -168,8 +168,6 @@ typedef struct sib_cpu_options {
 
 /* The CPU device (ops/cpu.c). Free with sib_device_free. */
 sib_status sib_cpu_device_new(sib_device **out, const sib_cpu_options *o, sib_err *err);
-/* A device with the same numerics whose operations do nothing, for planning arenas; it shares nothing with `d`. */
-void sib_nothing_device(sib_device *out, const sib_device *d);
 void sib_device_free(sib_device *d);
 
 #endif
