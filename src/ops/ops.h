@@ -77,6 +77,7 @@ typedef struct sib_moe {
 
 typedef struct sib_ops {
     const char *name; /* "cpu" */
+    void (*close)(sib_device *d); /* frees the device; call sib_device_free */
 
     /* Memory of the device; alloc zeroes. */
     sib_status (*alloc)(sib_device *d, size_t bytes, void **out, sib_err *err);
