@@ -42,15 +42,17 @@ LIB_SRC  := $(filter-out src/kernels/x86/%,$(LIB_SRC))
 endif
 CLI_SRC  := $(wildcard src/cli/*.c)
 TOOL_SRC := $(wildcard tools/*.c)
+GOLD_SRC := $(wildcard tools/golden/*.c)
 TEST_SRC := $(wildcard tests/unit/*_test.c)
 KC_SRC   := $(wildcard tests/kcheck/*.c)
 
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o)
 CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o)
+GOLD_OBJ := $(GOLD_SRC:%.c=$(BUILD)/%.o)
 KC_OBJ   := $(KC_SRC:%.c=$(BUILD)/%.o)
 TOOLS    := $(TOOL_SRC:tools/%.c=$(BUILD)/%)
 TESTS    := $(TEST_SRC:tests/unit/%.c=$(BUILD)/tests/%)
-PROGRAMS := $(if $(CLI_SRC),$(BUILD)/sibyl) $(TOOLS) $(if $(KC_SRC),$(BUILD)/kcheck)
+PROGRAMS := $(if $(CLI_SRC),$(BUILD)/sibyl) $(TOOLS) $(if $(KC_SRC),$(BUILD)/kcheck) $(if $(GOLD_SRC),$(BUILD)/golden)
 
 .PHONY: all lib tests clean help
 all: lib $(PROGRAMS)
@@ -65,6 +67,8 @@ $(BUILD)/libsibyl.so: $(LIB_OBJ)
 $(BUILD)/sibyl: $(CLI_OBJ) $(BUILD)/libsibyl.a
 	$(CC) -pie $(LDFLAGS_ALL) -o $@ $^ $(LIBS) $(EDIT_LIBS)
 $(TOOLS): $(BUILD)/%: $(BUILD)/tools/%.o $(BUILD)/libsibyl.a
+	$(CC) -pie $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
+$(BUILD)/golden: $(GOLD_OBJ) $(BUILD)/libsibyl.a
 	$(CC) -pie $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
 $(BUILD)/kcheck: $(KC_OBJ) $(BUILD)/libsibyl.a
 	$(CC) -pie $(LDFLAGS_ALL) -o $@ $^ $(LIBS)

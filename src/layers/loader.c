@@ -49,7 +49,7 @@ bool sib_has(const sib_loader *l, const char *fmt, ...)
 {
     name_buf name;
     FORMAT_NAME(name, fmt);
-    return sib_checkpoint_find(l->files, name) != NULL;
+    return sib_checkpoint_has(l->files, name);
 }
 
 static sib_status step_progress(sib_loader *l, size_t bytes, sib_err *err)
@@ -60,26 +60,12 @@ static sib_status step_progress(sib_loader *l, size_t bytes, sib_err *err)
     return SIB_OK;
 }
 
-/* Packing reads the mapping: a file truncated meanwhile must be an error, not a death. */
-struct pack {
-    sib_loader *l;
-    sib_matrix *out;
-    const sib_matrix_src *src;
-    sib_err *err;
-};
-
-static sib_status pack_guarded(void *ctx, sib_err *err)
-{
-    struct pack *p = ctx;
-    return p->l->dev->ops->matrix_new(p->l->dev, &p->out, p->src, err);
-}
-
 static sib_status load_matrix(sib_loader *l, sib_linear *out, const sib_matrix_src *src, sib_err *err)
 {
-    struct pack p = {.l = l, .src = src};
-    SIB_TRY(sib_checkpoint_guard(l->files, pack_guarded, &p, err));
-    SIB_TRY(remember(l, p.out, NULL, 0, err));
-    *out = (sib_linear){p.out, (int)src->out, (int)src->in};
+    sib_matrix *m;
+    SIB_TRY(l->dev->ops->matrix_new(l->dev, &m, src, err));
+    SIB_TRY(remember(l, m, NULL, 0, err));
+    *out = (sib_linear){m, (int)src->out, (int)src->in};
     return step_progress(l, sib_matrix_src_bytes(src), err);
 }
 
@@ -88,7 +74,7 @@ sib_status sib_load_linear(sib_loader *l, sib_linear *out, int n_out, int n_in, 
     name_buf name;
     FORMAT_NAME(name, fmt);
     sib_matrix_src src;
-    SIB_TRY(sib_matrix_of(l->files, name, n_out, n_in, 1, &src, err));
+    SIB_TRY(sib_matrix_of(l->files, name, n_out, n_in, 0, &src, err));
     return load_matrix(l, out, &src, err);
 }
 
@@ -113,23 +99,9 @@ sib_status sib_load_expert_rows(sib_loader *l, sib_linear *out, int n_experts, i
     return load_matrix(l, out, &src, err);
 }
 
-struct read_vector {
-    sib_loader *l;
-    const char *name;
-    int64_t n;
-    float *out;
-};
-
-static sib_status read_guarded(void *ctx, sib_err *err)
-{
-    struct read_vector *r = ctx;
-    return sib_vector_of(r->l->files, r->name, r->n, r->out, err);
-}
-
 static sib_status read_host(sib_loader *l, float *out, int64_t n, const char *name, sib_err *err)
 {
-    struct read_vector r = {l, name, n, out};
-    SIB_TRY(sib_checkpoint_guard(l->files, read_guarded, &r, err));
+    SIB_TRY(sib_vector_of(l->files, name, n, out, err));
     return step_progress(l, (size_t)n * 2, err);
 }
 

@@ -21,6 +21,7 @@ typedef struct sib_matrix_src {
     sib_storage storage;
     int64_t out, in;
     int n_experts; /* 1 for an ordinary matrix */
+    int64_t expert_rows; /* rows from one expert to the next in the arrays; 0: `out` (not a slice) */
     sib_dtype dtype; /* PLAIN: of data. AFFINE: of scales and biases */
     const void *data; /* PLAIN: [n_experts][out][in]. AFFINE: U32 [n_experts][out][in*bits/32] */
     const void *scales, *biases; /* AFFINE: [n_experts][out][in/group] */
@@ -33,8 +34,7 @@ size_t sib_matrix_src_bytes(const sib_matrix_src *m);
 /* Rows first .. first+n-1 of expert e as f32 [n][in]: the definition that kernels are tested against. */
 void sib_matrix_src_rows(float *out, const sib_matrix_src *m, int expert, int64_t first, int64_t n);
 
-/* Rows [first, first+n) of every expert as a matrix of its own (a view into the same memory); only
- * for n_experts == 1, or with a stride: `parent_out` then tells the distance between experts. */
+/* Rows [first, first+n) of every expert as a matrix of its own: a view into the same memory. */
 sib_matrix_src sib_matrix_src_slice(const sib_matrix_src *m, int64_t first, int64_t n);
 
 #endif
