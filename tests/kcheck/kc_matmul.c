@@ -179,7 +179,7 @@ static void check_prepared_row(kc *c, sib_prep prep, const void *got, const floa
         double top = 0, sum[2] = {0, 0}, abs_sum = 0;
         for (int k = chunk * 64; k < chunk * 64 + 64; k++) {
             double v = k < in ? (double)x[k] : 0, is = prepared(got, prep, k);
-            if (!(fabs(v) <= top)) top = fabs(v);
+            if (!(fabs(v) <= top) && !isnan(top)) top = fabs(v);
             if (prep == SIB_PREP_INT8) is = ((const sib_chunk_int8 *)got)[chunk].x[k % 64 / 8][k % 2][k % 8 / 2];
             sum[k % 64 / 32] += is;
             abs_sum += fabs(is);
