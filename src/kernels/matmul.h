@@ -78,14 +78,14 @@ typedef struct sib_chunk_int8 {
     float d;
 } sib_chunk_int8;
 
-/* Rows of activations for a kernel call; all of one matrix's `chunks` chunks. */
+/* Rows of activations for a kernel call, at most SIB_ROWS_MAX, each of the matrix's `chunks` chunks. */
 typedef struct sib_rows {
     const void *const *row; /* [n] chunk records */
     int n;
 } sib_rows;
 
 /* y[r*y_stride + o - 16*b0] for the outputs o of blocks b0..b1-1 below w->out. `panel` is
- * scratch of sib_matmul_panel_bytes() bytes, 64-byte aligned, of the calling thread. */
+ * scratch of SIB_PANEL_BYTES, 64-byte aligned, of the calling thread. */
 typedef void (*sib_matmul_fn)(float *y, int64_t y_stride, const sib_packed *w, int64_t b0, int64_t b1,
                               const sib_rows *x, void *panel);
 
@@ -99,9 +99,9 @@ typedef struct sib_matmul_kernels {
 
 /* Bytes of one row record. */
 size_t sib_prep_bytes(sib_prep prep, int64_t in);
-/* Scratch that a kernel may use, for any matrix and at most SIB_ROWS_MAX rows. */
-#define SIB_ROWS_MAX 512
-size_t sib_matmul_panel_bytes(void);
+
+#define SIB_ROWS_MAX    512 /* rows of one kernel call */
+#define SIB_PANEL_BYTES ((size_t)512 << 10)
 
 /* How a packed matrix of this source is laid out (tiles NULL) and how many bytes its tiles take, for one expert. */
 void sib_packed_plan(sib_packed *p, const sib_matrix_src *src);

@@ -273,6 +273,7 @@ static void run_family(const kc_family *f, int isa, uint64_t seed, bool bench, s
 
 int main(int argc, char **argv)
 {
+    (void)setvbuf(stdout, NULL, _IOLBF, 0); /* a dying child must not take its lines along */
     const char *only = NULL;
     int first = SIB_ISA_REF, last = sib_cpu_detect();
     uint64_t seed = 0x51B1;
