@@ -88,6 +88,7 @@ sib_status sib_cpu_device_new(sib_device **out, const sib_cpu_options *o, sib_er
     c->threads = o->threads > 0 ? o->threads : sib_cpu_physical_cores();
     sib_status s = sib_pool_new(&c->pool, c->threads, o->pin, err);
     if (s == SIB_OK) s = sib_cpu_matmul_init(c, err);
+    if (s == SIB_OK) s = sib_cpu_attention_init(c, err);
     if (s != SIB_OK) {
         cpu_close(&c->base);
         return s;
