@@ -197,14 +197,18 @@ size_t sib_sampler_history(const sib_sampler *s)
 
 /* ---- arithmetic ---- */
 
-/* e^x for x <= 0 within 2 ulp, below e^-87 the value there; -infinity included. x = n ln2 + r,
- * e^r by its Taylor series. Plain float operations, so that every machine agrees. */
-static inline float exp_neg(float x)
+/* e^-y for y >= 0 within 2 ulp; above 87, infinity included, the value of 87. -y = n ln2 + r, e^r by
+ * its Taylor series. Plain float operations, so that every machine agrees. The bits of floats that are not
+ * negative order like integers, which gives a clamp that compilers can make vectors of. */
+static inline float exp_minus(float y)
 {
     const float to_int = 0x1.8p23f; /* adding and taking away rounds to an integer */
-    x = x > -87.0f ? x : -87.0f;
-    float n = x * 0x1.715476p0f + to_int - to_int;
-    float r = x - n * 0x1.62e4p-1f - n * 0x1.7f7d1cp-20f;
+    int32_t bits, limit = 0x42AE0000; /* 87.0f */
+    memcpy(&bits, &y, sizeof bits);
+    bits = bits < limit ? bits : limit;
+    memcpy(&y, &bits, sizeof y);
+    float n = to_int - y * 0x1.715476p0f - to_int;
+    float r = -y - n * 0x1.62e4p-1f - n * 0x1.7f7d1cp-20f;
     float p = 0x1.6c16c2p-10f;
     p = p * r + 0x1.111112p-7f;
     p = p * r + 0x1.555556p-5f;
@@ -212,7 +216,7 @@ static inline float exp_neg(float x)
     p = p * r + 0.5f;
     p = p * r + 1.0f;
     p = p * r + 1.0f;
-    int32_t bits = ((int32_t)n + 127) << 23;
+    bits = ((int32_t)n + 127) << 23;
     float scale;
     memcpy(&scale, &bits, sizeof scale);
     return p * scale;
@@ -220,7 +224,7 @@ static inline float exp_neg(float x)
 
 static inline uint64_t mass_of(float w, float max)
 {
-    return (uint64_t)(int64_t)(exp_neg(w - max) * MASS_ONE);
+    return (uint64_t)(int64_t)(exp_minus(max - w) * MASS_ONE);
 }
 
 /* Sum of the masses of all tokens. Blocks of fixed length let the compiler use vectors. */
@@ -230,7 +234,7 @@ static uint64_t total_mass(const float *w, int n, float max)
     int i = 0;
     for (; i + LANES <= n; i += LANES) {
         float e[LANES];
-        for (int k = 0; k < LANES; k++) e[k] = exp_neg(w[i + k] - max);
+        for (int k = 0; k < LANES; k++) e[k] = exp_minus(max - w[i + k]);
         for (int k = 0; k < LANES; k++) total += (uint64_t)(int64_t)(e[k] * MASS_ONE);
     }
     for (; i < n; i++) total += mass_of(w[i], max);
@@ -469,25 +473,25 @@ static inline bool kept(const sib_dist *d, int32_t id)
 
 /* ---- draws ---- */
 
-/* Exponentials of one emission: -log of the uniform number of a token id. */
-typedef struct arrivals {
+/* The uniform numbers of one emission, by token id; -log of one is the time a token arrives in a race. */
+typedef struct uniforms {
     uint64_t seed, emission;
     uint32_t stream, block, r[4];
-} arrivals;
+} uniforms;
 
-static arrivals arrivals_of(const sib_dist *d, uint32_t stream, uint64_t emission)
+static uniforms uniforms_of(const sib_dist *d, uint32_t stream, uint64_t emission)
 {
-    return (arrivals){.seed = d->s->p.seed, .stream = stream, .emission = emission, .block = UINT32_MAX};
+    return (uniforms){.seed = d->s->p.seed, .stream = stream, .emission = emission, .block = UINT32_MAX};
 }
 
-static double arrival(arrivals *c, int32_t id)
+static double uniform(uniforms *c, int32_t id)
 {
     uint32_t block = (uint32_t)id >> 2;
     if (block != c->block) {
         sib_rng_block(c->seed, c->stream, c->emission, block, c->r);
         c->block = block;
     }
-    return -log((c->r[id & 3] + 0.5) * 0x1p-32);
+    return (c->r[id & 3] + 0.5) * 0x1p-32;
 }
 
 /* No arrival is earlier than this, so a token of weight e cannot beat `first` if e * first is smaller. */
@@ -495,18 +499,20 @@ static double arrival(arrivals *c, int32_t id)
 
 static int32_t race(const sib_dist *d, uint32_t stream, uint64_t emission)
 {
-    arrivals c = arrivals_of(d, stream, emission);
+    uniforms c = uniforms_of(d, stream, emission);
     int32_t winner = d->best;
-    double first = arrival(&c, winner);
-    float hopeless = (float)log(EARLIEST / first) - 1e-3f; /* slack for the rounding of exp_neg */
+    double first = -log(uniform(&c, winner));
+    float hopeless = (float)log(first / EARLIEST) + 1e-3f; /* slack for the rounding of exp_minus */
     for (int32_t i = 0; i < d->s->n_vocab; i++) {
-        float x = (d->w[i] - d->max) * d->inv_t;
-        if (x < hopeless || !kept(d, i) || i == d->best) continue;
-        double t = arrival(&c, i) / exp_neg(x);
+        float y = (d->max - d->w[i]) * d->inv_t;
+        if (y > hopeless || !kept(d, i) || i == d->best) continue;
+        double e = exp_minus(y), u = uniform(&c, i);
+        if (1 - u > e * first) continue; /* -log(u) >= 1 - u: spares most logarithms */
+        double t = -log(u) / e;
         if (t < first || (t == first && i < winner)) {
             winner = i;
             first = t;
-            hopeless = (float)log(EARLIEST / first) - 1e-3f;
+            hopeless = (float)log(first / EARLIEST) + 1e-3f;
         }
     }
     return winner;
@@ -519,7 +525,7 @@ int32_t sib_dist_draw(const sib_dist *d, uint64_t emission)
 
 static double kept_exp(const sib_dist *d, int32_t id)
 {
-    return kept(d, id) ? exp_neg((d->w[id] - d->max) * d->inv_t) : 0;
+    return kept(d, id) ? exp_minus((d->max - d->w[id]) * d->inv_t) : 0;
 }
 
 static double kept_mass(sib_dist *d)
@@ -546,13 +552,13 @@ void sib_dist_probs(sib_dist *d, float *out)
 int32_t sib_dist_draw_residual(sib_dist *d, uint64_t emission, const float *q, int32_t drafted)
 {
     double mass = kept_mass(d), residual = 0, first = INFINITY;
-    arrivals c = arrivals_of(d, SIB_RNG_ACCEPT, emission);
+    uniforms c = uniforms_of(d, SIB_RNG_ACCEPT, emission);
     int32_t winner = -1;
     for (int32_t i = 0; i < d->s->n_vocab; i++) {
         double r = kept_exp(d, i) / mass - (q ? (double)q[i] : i == drafted);
         if (!(r > 0)) continue;
         residual += r;
-        double t = arrival(&c, i) / r;
+        double t = -log(uniform(&c, i)) / r;
         if (t < first) {
             winner = i;
             first = t;
