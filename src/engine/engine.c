@@ -176,7 +176,7 @@ sib_status sib_tokenize(const sib_engine *e, const char *text, size_t text_bytes
     *ids = NULL;
     *n_ids = 0;
     SIB_TRY(need_tokenizer(e, err));
-    unsigned f = (flags & SIB_TOKENIZE_SPECIAL ? SIB_ENCODE_SPECIAL : 0u) | (flags & SIB_TOKENIZE_PLAIN ? SIB_ENCODE_PLAIN : 0u);
+    unsigned f = (flags & SIB_TOKENIZE_SPECIAL ? SIB_ADD_SPECIAL : 0u) | (flags & SIB_TOKENIZE_PLAIN ? SIB_PLAIN_TEXT : 0u);
     sib_status s = sib_tokenizer_encode(e->tokenizer, (sib_str){text, text_bytes}, f, &out, err);
     if (s == SIB_OK && !sib_ids_reserve(&out, 1)) s = sib_nomem(err, "token ids");
     if (s != SIB_OK) {
@@ -208,7 +208,7 @@ sib_status sib_detokenize(const sib_engine *e, const int32_t *ids, size_t n_ids,
     *text = NULL;
     *text_bytes = 0;
     SIB_TRY(need_tokenizer(e, err));
-    sib_status s = sib_tokenizer_decode(e->tokenizer, ids, n_ids, flags & SIB_DETOKENIZE_SPECIAL ? SIB_DECODE_SPECIAL : 0u, &out, err);
+    sib_status s = sib_tokenizer_decode(e->tokenizer, ids, n_ids, flags & SIB_DETOKENIZE_SPECIAL ? SIB_KEEP_SPECIAL : 0u, &out, err);
     return hand_over(&out, s, text, text_bytes, err);
 }
 
