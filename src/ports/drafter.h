@@ -1,7 +1,7 @@
 /* ports/drafter.h - a drafter guesses tokens; the target decides. Neither knows the other's name.
  *
- *   needs()    which ports and sizes it must find                (before any weight is read)
- *   bind()     checks the target's offers and facts, keeps them
+ *   open       checks the target's offers and facts against its needs, then reads its weights
+ *   needs()    which ports and sizes it must find
  *   settle()   rows of the target's last forward that became part of a timeline: prompt
  *              chunks and kept rows of verify rounds alike, in order, each row once
  *   propose()  up to `max` guesses after the pending token
@@ -50,7 +50,6 @@ typedef struct sib_drafter_ops {
     const char *kind; /* "assistant" */
     void (*free)(sib_drafter *d);
     const sib_needs *(*needs)(const sib_drafter *d);
-    sib_status (*bind)(sib_drafter *d, sib_model *target, const sib_model_limits *limits, sib_err *err);
     sib_status (*state_new)(sib_drafter *d, sib_draft_state **out, sib_err *err);
     void (*state_free)(sib_drafter *d, sib_draft_state *s);
     /* The timeline goes back to `length` positions; SIB_ESTATE when the state cannot: it is then empty

@@ -47,5 +47,6 @@ void golden_fail(golden *g, const char *key, const char *why);
 
 /* Runners. */
 sib_status golden_text(golden *g, sib_err *err);
+sib_status golden_assistant(golden *g, sib_err *err); /* a drafter beside target/ */
 
 #endif

@@ -1,6 +1,8 @@
 /* tools/golden/main.c - build/golden [--numerics MODE] [--threads N] CASE...: which runner a folder gets, and the tally. */
 #include "golden.h"
 
+#include "artifacts/drafter_kind.h"
+
 #include <getopt.h>
 #include <math.h>
 #include <stdarg.h>
@@ -65,7 +67,10 @@ float *golden_floats(golden *g, int64_t *n, const char *fmt, ...)
     if (!t) return NULL;
     int64_t count = sib_tensor_elements(t);
     float *out = need((size_t)count * sizeof *out);
-    if (!sib_to_f32(out, t->data, t->dtype, (size_t)count)) golden_fail(g, key, "dtype has no float reading");
+    int64_t v;
+    if (t->dtype == SIB_I64)
+        for (int64_t i = 0; i < count; i++) memcpy(&v, (const char *)t->data + 8 * i, 8), out[i] = (float)v;
+    else if (!sib_to_f32(out, t->data, t->dtype, (size_t)count)) golden_fail(g, key, "dtype has no float reading");
     if (n) *n = count;
     return out;
 }
@@ -199,7 +204,12 @@ static sib_status run(golden *g, sib_err *err)
     SIB_TRY(s);
     g->seen = calloc(sib_safetensors_count(g->expected) + 1, sizeof *g->seen);
     if (!g->seen) return sib_nomem(err, "keys");
-    SIB_TRY(golden_text(g, err));
+    sib_drafter_kind kind = sib_drafter_kind_in(g->dir);
+    switch (kind) {
+    case SIB_DRAFTER_ASSISTANT: SIB_TRY(golden_assistant(g, err)); break;
+    case SIB_DRAFTER_TWO_MODEL: SIB_TRY(golden_text(g, err)); break;
+    default: return sib_fail(err, SIB_EUNSUPPORTED, "no runner for a %s drafter", sib_drafter_kind_name(kind));
+    }
     for (size_t i = 0; i < sib_safetensors_count(g->expected); i++)
         if (!g->seen[i]) golden_fail(g, sib_safetensors_at(g->expected, i)->name, "no runner knows this key");
     return SIB_OK;
