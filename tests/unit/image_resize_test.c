@@ -252,7 +252,10 @@ static void random_pictures_like_the_definition(void **state)
     size_t n_bytes = 0, n_off[2] = {0};
     for (int k = 0; k < 300; k++) {
         int d[4];
-        for (int i = 0; i < 4; i++) d[i] = 1 + (int)(next_random(&seed) % (next_random(&seed) % 4 ? 40 : 200));
+        for (int i = 0; i < 4; i++) {
+            const unsigned limit = next_random(&seed) % 4 ? 40 : 200;
+            d[i] = 1 + (int)(next_random(&seed) % limit);
+        }
         sib_image in, want, wide;
         assert_int_equal(sib_image_alloc(&in, d[0], d[1], NULL), SIB_OK);
         assert_int_equal(sib_image_alloc(&wide, d[2], d[1], NULL), SIB_OK);
