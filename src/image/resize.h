@@ -14,7 +14,8 @@
  *
  * They differ in P alone. Pillow (src/libImaging/Resample.c): 22. torchvision (ATen's CPU
  * kernel for uint8, antialias=True): the largest P <= 22 with which the largest weight of
- * the axis stays below 2^15. Pictures differ by one level here and there.
+ * the axis stays below 2^15. Pictures differ by one level here and there. Compared byte for
+ * byte with Pillow 9.4 and 11.3 and with torch 2.6.
  *
  * Pillow 13 (python-pillow/Pillow#9549) runs the vertical pass first where the height shrinks
  * much more than the width. The size rule keeps the aspect ratio, so this matters only for

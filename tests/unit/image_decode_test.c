@@ -510,8 +510,10 @@ static void flipped_bits_never_crash(void **state)
             assert_non_null(copy);
             memcpy(copy, file.p, file.n);
             size_t range = k & 1 && file.n > 64 ? 64 : file.n; /* half of the time in the header */
-            for (int flips = 1 + (int)(next_random(&seed) % 3); flips; flips--)
-                copy[next_random(&seed) % range] ^= (char)(1u << (next_random(&seed) % 8));
+            for (int flips = 1 + (int)(next_random(&seed) % 3); flips; flips--) {
+                uint64_t bit = next_random(&seed) % (range * 8);
+                copy[bit / 8] ^= (char)(1u << bit % 8);
+            }
             sib_image img;
             if (sib_image_decode(&img, copy, file.n, name, &small, NULL) == SIB_OK) {
                 assert_true(img.width > 0 && img.height > 0 && (int64_t)img.width * img.height <= small.max_pixels);

@@ -192,6 +192,34 @@ static void resized_like_pillow(void **state)
     json_decref(rows);
 }
 
+/* torch 2.6.0 on a CPU: interpolate(uint8, mode="bicubic", antialias=True) to the size of
+ * budget 70. */
+static void resized_like_torchvision(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"noise-37x29.png", "7f60006864636f86cd3751880cefd90efed16222edfcffdeb1cb702ae3e105bc"},
+        {"noise-120x90.png", "996c172576855c2e0cd19298a06083f6b5a48f3dfe35bcdb4f5adf64633aa975"},
+        {"size-301x199.png", "8e01f07a8de71e0180419ce4a80b0370fafc6fe3ea7fc0853b5a51837cd1f99f"},
+        {"size-3x90.png", "e5bde6a49a1f14fcf82a85fe3b824bb2c4b6e643155a14d2fd2c5d26d69b8281"},
+        {"size-800x2.png", "89d0e70d7dd05e1c5a3d0cf7e5b46d2c7d99bccf6aba312a8ceb1738c739850e"},
+        {"png-palette8.png", "191c1b7052d7150a3442980e237f48470cc7a9e1cc316c58946f3bf4739181b0"},
+        {"webp-lossless.webp", "557ab466ce442739a0658f2ae78a8e133c44337b50085927709c427ef8432d68"},
+    };
+    const sib_size_rule rule = gemma4_rule(70);
+    for (size_t i = 0; i < SIB_COUNT(cases); i++) {
+        char name[256];
+        (void)snprintf(name, sizeof name, "files/%s", cases[i][0]);
+        sib_image img = decode_file(case_path(name));
+        sib_image_size size;
+        assert_int_equal(sib_size_rule_apply(&rule, img.width, img.height, &size, NULL), SIB_OK);
+        sib_image small = resized(&img, size.width, size.height, SIB_RESAMPLE_TORCHVISION);
+        if (strcmp(sha256(small.rgb, sib_image_bytes(&small)), cases[i][1]) != 0) fail_msg("%s: other pixels", cases[i][0]);
+        sib_image_deinit(&small);
+        sib_image_deinit(&img);
+    }
+}
+
 static void demo_pictures_like_pillow(void **state)
 {
     (void)state;
@@ -252,7 +280,10 @@ static void random_pictures_like_the_definition(void **state)
     size_t n_bytes = 0, n_off[2] = {0};
     for (int k = 0; k < 300; k++) {
         int d[4];
-        for (int i = 0; i < 4; i++) d[i] = 1 + (int)(next_random(&seed) % (next_random(&seed) % 4 ? 40 : 200));
+        for (int i = 0; i < 4; i++) {
+            const unsigned limit = next_random(&seed) % 4 ? 40 : 200;
+            d[i] = 1 + (int)(next_random(&seed) % limit);
+        }
         sib_image in, want, wide;
         assert_int_equal(sib_image_alloc(&in, d[0], d[1], NULL), SIB_OK);
         assert_int_equal(sib_image_alloc(&wide, d[2], d[1], NULL), SIB_OK);
@@ -360,6 +391,7 @@ int main(void)
         cmocka_unit_test(too_small_is_one_error_or_one_tile),
         cmocka_unit_test(random_sizes_follow_the_formula),
         cmocka_unit_test(resized_like_pillow),
+        cmocka_unit_test(resized_like_torchvision),
         cmocka_unit_test(demo_pictures_like_pillow),
         cmocka_unit_test(random_pictures_like_the_definition),
         cmocka_unit_test(flat_pictures_stay_flat),
