@@ -65,9 +65,9 @@ static inline int fixture_teardown(void **state)
 /* fixture_dir/name in one of a few buffers that take turns. */
 static inline const char *fixture_path(const char *name)
 {
-    static char ring[8][512];
+    static char ring[64][512];
     static unsigned turn;
-    char *p = ring[turn++ % 8];
+    char *p = ring[turn++ % 64];
     (void)snprintf(p, sizeof ring[0], "%s/%s", fixture_dir, name);
     return p;
 }
