@@ -419,7 +419,7 @@ static void bench_format(kc *c, const sib_kernels *var, sib_prep prep, const for
     unsigned char *tiles = sib_aligned_alloc(each * (size_t)t.n_matrices);
     t.w.tiles = tiles;
     for (size_t i = 0; i < each * (size_t)t.n_matrices; i += 8) {
-        uint64_t v = kc_bits(c) & 0xBFFFBFFFBFFFBFFFu; /* no infinities, however it is read */
+        uint64_t v = (kc_bits(c) & 0x807F807F807F807Fu) | 0x3F803F803F803F80u; /* ordinary bf16 wherever one is read */
         memcpy(tiles + i, &v, 8);
     }
     t.panels = sib_aligned_alloc((size_t)sib_pool_threads(pool) * SIB_PANEL_BYTES);
