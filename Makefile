@@ -35,6 +35,7 @@ LIBS    = $(PKG_LIBS) -lm -lpthread
 ISA_avx2       := -mavx2 -mfma -mf16c
 ISA_avx512     := $(ISA_avx2) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512
 ISA_avx512vnni := $(ISA_avx512) -mavx512vnni -mavx512bf16 -mavx512vbmi
+ISA_amx        := $(ISA_avx512vnni) -mamx-tile -mamx-int8 -mamx-bf16
 
 LIB_SRC  := $(filter-out src/cli/%,$(wildcard src/*/*.c src/*/*/*.c))
 ifneq ($(shell uname -m),x86_64)
@@ -45,6 +46,9 @@ TOOL_SRC := $(wildcard tools/*.c)
 GOLD_SRC := $(wildcard tools/golden/*.c)
 TEST_SRC := $(wildcard tests/unit/*_test.c)
 KC_SRC   := $(wildcard tests/kcheck/*.c)
+ifneq ($(shell uname -m),x86_64)
+KC_SRC   := $(filter-out %_avx512vnni.c,$(KC_SRC))
+endif
 
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o)
 CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o)
@@ -77,7 +81,7 @@ $(TESTS): $(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(BUILD)/libsibyl.a
 	$(CC) -pie $(LDFLAGS_ALL) -o $@ $^ -lcmocka $(LIBS)
 
 # One rule compiles everything; the file name decides the extra flags.
-isa_of = $(if $(findstring _avx512vnni,$1),$(ISA_avx512vnni),$(if $(findstring _avx512,$1),$(ISA_avx512),$(if $(findstring _avx2,$1),$(ISA_avx2))))
+isa_of = $(if $(findstring _amx,$1),$(ISA_amx),$(if $(findstring _avx512vnni,$1),$(ISA_avx512vnni),$(if $(findstring _avx512,$1),$(ISA_avx512),$(if $(findstring _avx2,$1),$(ISA_avx2)))))
 kernel_of = $(if $(findstring src/kernels/,$1),-O3)
 strict_of = $(if $(filter src/artifacts/% src/text/% src/image/% src/server/%,$1),$(STRICT))
 $(BUILD)/%.o: %.c
