@@ -51,7 +51,7 @@ TOOL_SRC := $(wildcard tools/*.c)
 GOLD_SRC := $(wildcard tools/golden/*.c)
 TEST_SRC := $(wildcard tests/unit/*_test.c)
 PROP_SRC := $(wildcard tests/property/*_test.c)
-FUZZ_SRC := $(wildcard tests/fuzz/*_fuzz.c)
+FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 KC_SRC   := $(wildcard tests/kcheck/*.c)
 
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o)

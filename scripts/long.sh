@@ -7,7 +7,7 @@
 #   sanitize  unit tests with SAN (default address,undefined)
 #   thread    unit tests with the thread sanitizer
 #   property  make property
-#   fuzz      each tests/fuzz program for FUZZ_SECONDS, from its corpus tests/fuzz/corpus/NAME
+#   fuzz      each tests/fuzz/fuzz_*.c for FUZZ_SECONDS, from the folder that its comment names after "Seeds:"
 #
 # PART_SECONDS bounds one part (default 3600). The last line adds up all tallies.
 set -u
@@ -68,8 +68,8 @@ part_sanitize() {
 part_thread() { tallied "thread sanitizer" build-thread bash -c 'build_and_test "$@"' _ build-thread thread; }
 part_property() { tallied property build make --no-print-directory property; }
 part_fuzz() {
-    local f name
-    if ! compgen -G 'tests/fuzz/*_fuzz.c' >/dev/null; then
+    local f name seeds
+    if ! compgen -G 'tests/fuzz/fuzz_*.c' >/dev/null; then
         skip "fuzz: no fuzzers in this tree"
         return
     fi
@@ -81,11 +81,13 @@ part_fuzz() {
         count "fuzzers build" false
         return
     fi
-    for f in build-fuzz/fuzz/*_fuzz; do
+    for f in build-fuzz/fuzz/fuzz_*; do
         name=${f##*/}
-        mkdir -p "build-fuzz/corpus/$name" "tests/fuzz/corpus/$name"
-        count "$name" bounded "$f" -max_total_time="$FUZZ_SECONDS" -timeout=10 -rss_limit_mb=2048 -print_final_stats=0 -verbosity=0 \
-            -artifact_prefix="build-fuzz/$name-" "build-fuzz/corpus/$name" "tests/fuzz/corpus/$name"
+        seeds=$(sed -n 's/.*Seeds: \([^ ]*[^ .]\).*/\1/p' "tests/fuzz/$name.c" | head -n 1)
+        mkdir -p "build-fuzz/corpus/$name"
+        # shellcheck disable=SC2086 # no seeds, no argument
+        count "$name" bounded "$f" -max_total_time="$FUZZ_SECONDS" -timeout=10 -rss_limit_mb=2048 -verbosity=0 \
+            -artifact_prefix="build-fuzz/$name-" "build-fuzz/corpus/$name" $seeds
     done
 }
 
