@@ -69,6 +69,7 @@ sib_status cli_open(sib_engine **e, cli_args *a, sib_err *err)
     cli_progress progress;
     *e = NULL;
     SIB_TRY(cli_use_model(a, err));
+    a->library_asked = true;
     sib_log_set(log_line, NULL, log_level(a->log_level));
     cli_progress_begin(&progress);
     a->options.progress = cli_progress_step;

@@ -352,7 +352,7 @@ static void step(chat *c, const sib_buf *line)
     else
         s = text.p[0] == '/' ? command(c, text.p, &err) : turn(c, text, &err);
     if (s == SIB_OK) return;
-    (void)cli_exit(s, &err);
+    (void)cli_exit(s, &err, false);
     c->failed = true;
 }
 
@@ -406,7 +406,7 @@ int cmd_chat(cli_args *a)
                      c.info.numerics, c.info.device, cli_style_on(stdout, CLI_PLAIN));
     if (s == SIB_OK) s = converse(&c, &err);
     if (s == SIB_OK && a->json) s = cli_json_print(json_pack("{s:O,s:i}", "messages", c.messages, "turns", c.turns), &err);
-    int rc = cli_exit(s, &err);
+    int rc = cli_exit(s, &err, !a->library_asked);
     sib_session_free(c.session);
     sib_close(c.engine);
     cli_pictures_deinit(&c.files);

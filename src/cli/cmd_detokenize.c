@@ -49,5 +49,5 @@ int cmd_detokenize(cli_args *a)
     sib_close(e);
     sib_ids_deinit(&ids);
     sib_buf_deinit(&in);
-    return cli_exit(s, &err);
+    return cli_exit(s, &err, !a->library_asked);
 }

@@ -361,7 +361,7 @@ int cmd_eval(cli_args *a)
     if (!a->tasks && !a->pictures) return cli_usage("nothing to ask: give --tasks FILE or --pictures FILE");
     cli_catch_interrupts(true);
     sib_status s = evaluate(&v, &err);
-    int rc = cli_exit(s, &err);
+    int rc = cli_exit(s, &err, !a->library_asked);
     if (rc == CLI_OK && v.cut) rc = CLI_INTERRUPTED;
     if (rc == CLI_OK && json_array_size(v.mismatched)) rc = CLI_FAILURE;
     sib_session_free(v.session);

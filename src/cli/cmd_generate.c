@@ -125,5 +125,5 @@ int cmd_generate(cli_args *a)
     sib_status s = generate(&g, a, &err);
     bool cut = s == SIB_OK && g.answer.finish == SIB_FINISH_CANCELLED;
     generation_deinit(&g);
-    return cut ? CLI_INTERRUPTED : cli_exit(s, &err);
+    return cut ? CLI_INTERRUPTED : cli_exit(s, &err, !a->library_asked);
 }

@@ -85,5 +85,5 @@ int cmd_tokenize(cli_args *a)
     sib_close(e);
     sib_buf_deinit(&text);
     sib_buf_deinit(&system);
-    return cli_exit(s, &err);
+    return cli_exit(s, &err, !a->library_asked);
 }
