@@ -52,6 +52,10 @@ size_t sib_checkpoint_bytes(const sib_checkpoint *c); /* of all tensors */
 /* SIB_EIO when a file has become shorter since it was opened. Ask after reading weights. */
 sib_status sib_checkpoint_intact(const sib_checkpoint *c, sib_err *err);
 
+/* True the first time that it is asked about a topic: for warnings that a load gives once. */
+typedef enum sib_once { SIB_ONCE_QUANTIZATION_DIFFERS, SIB_ONCE_TOPICS } sib_once;
+bool sib_checkpoint_once(sib_checkpoint *c, sib_once topic);
+
 /* Memory that must live as long as the checkpoint (weights put together at load). NULL without memory. */
 void *sib_checkpoint_alloc(sib_checkpoint *c, size_t bytes);
 

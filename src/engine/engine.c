@@ -8,7 +8,9 @@
 #include <string.h>
 #include <time.h>
 
-#define VERSION "0.1.0"
+#define VERSION       "0.1.0"
+#define DEFAULT_CHUNK 512
+#define DEFAULT_DRAFT 15
 
 int sib_abi_version(void)
 {
@@ -37,8 +39,9 @@ static double now_ms(void)
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
-static sib_status parse_numerics(const char *name, sib_numerics *out, sib_err *err)
+sib_status sib_engine_numerics(const char *name, sib_numerics *out, sib_err *err)
 {
+    if (!name) name = "bf16";
     static const char *const names[] = {"f32", "bf16", "int8"};
     for (size_t i = 0; i < SIB_COUNT(names); i++)
         if (strcmp(name, names[i]) == 0) {
@@ -52,11 +55,19 @@ static sib_status open_device(sib_engine *e, const sib_options *o, sib_err *err)
 {
     const char *numerics = o->numerics ? o->numerics : "bf16", *device = o->device ? o->device : "auto";
     sib_cpu_options cpu = {.threads = o->threads, .pin = o->pin_threads};
-    SIB_TRY(parse_numerics(numerics, &cpu.numerics, err));
+    SIB_TRY(sib_engine_numerics(numerics, &cpu.numerics, err));
     if (strcmp(device, "auto") && strcmp(device, "cpu"))
         return sib_fail(err, SIB_EUNSUPPORTED, "device \"%s\" is not available in this build; it has cpu", device);
     memcpy(e->numerics, numerics, strlen(numerics) + 1);
     return sib_cpu_device_new(&e->device, &cpu, err);
+}
+
+/* Every end id that any file names stops the text (formats.md E). */
+static sib_status read_defaults(sib_engine *e, sib_err *err)
+{
+    SIB_TRY(sib_generation_config_parse(&e->defaults, sib_checkpoint_generation_config(e->files), "generation_config.json", err));
+    SIB_TRY(sib_eos_ids_add(e->defaults.eos, &e->defaults.n_eos, sib_checkpoint_config(e->files), "eos_token_id", "config.json", err));
+    return sib_eos_ids_add(e->defaults.eos, &e->defaults.n_eos, sib_checkpoint_text_config(e->files), "eos_token_id", "config.json", err);
 }
 
 static sib_status open_text(sib_engine *e, sib_err *err)
@@ -70,11 +81,11 @@ static sib_status open_text(sib_engine *e, sib_err *err)
     return s;
 }
 
-static uint64_t tensor_bytes(const sib_checkpoint *c)
+/* A call takes a prompt chunk or a verify block of every session, whichever is more. */
+void sib_engine_limits(const sib_options *o, int n_seqs, sib_model_limits *out)
 {
-    uint64_t total = 0;
-    for (size_t i = 0; i < sib_checkpoint_count(c); i++) total += sib_checkpoint_at(c, i)->bytes;
-    return total;
+    int chunk = o->chunk > 0 ? o->chunk : DEFAULT_CHUNK, block = 1 + (o->max_draft > 0 ? o->max_draft : DEFAULT_DRAFT);
+    *out = (sib_model_limits){.n_ctx = o->n_ctx, .n_seqs = n_seqs, .max_block = block, .max_rows = chunk > n_seqs * block ? chunk : n_seqs * block};
 }
 
 static sib_status build(sib_engine *e, const sib_options *o, sib_err *err)
@@ -85,20 +96,17 @@ static sib_status build(sib_engine *e, const sib_options *o, sib_err *err)
         o->chunk > 65536 || o->n_ctx > 1 << 24)
         return sib_fail(err, SIB_EARG, "a size is out of range: n_ctx %d, n_sessions %d, chunk %d, max_draft %d", o->n_ctx, o->n_sessions, o->chunk, o->max_draft);
     double t0 = now_ms();
-    sib_checkpoint_options files = {.lax = o->lax_safetensors};
+    sib_checkpoint_options files = {.lax_safetensors = o->lax_safetensors};
     SIB_TRY(sib_checkpoint_open(&e->files, o->model, &files, err));
     e->family = sib_family_for(e->files, err);
     if (!e->family) return err ? err->status : SIB_EUNSUPPORTED;
-    SIB_TRY(sib_generation_config_read(&e->defaults, sib_checkpoint_generation_config(e->files), sib_checkpoint_config(e->files), err));
+    SIB_TRY(sib_quant_check(e->files, err));
+    SIB_TRY(read_defaults(e, err));
     SIB_TRY(open_text(e, err));
     SIB_TRY(open_device(e, o, err));
-    int max_block = 1 + (o->max_draft > 0 ? o->max_draft : 15);
-    e->limits = (sib_model_limits){.n_ctx = o->n_ctx, .n_seqs = o->n_sessions > 0 ? o->n_sessions : 1, .max_block = max_block};
-    e->chunk = o->chunk > 0 ? o->chunk : 512;
-    /* A call takes a prompt chunk or a verify block of every session, whichever is more. */
-    int blocks = e->limits.n_seqs * max_block;
-    e->limits.max_rows = e->chunk > blocks ? e->chunk : blocks;
-    sib_loader l = {.dev = e->device, .files = e->files, .progress = o->progress, .progress_ctx = o->progress_ctx, .total = tensor_bytes(e->files)};
+    sib_engine_limits(o, o->n_sessions > 0 ? o->n_sessions : 1, &e->limits);
+    e->chunk = o->chunk > 0 ? o->chunk : DEFAULT_CHUNK;
+    sib_loader l = {.dev = e->device, .files = e->files, .progress = o->progress, .progress_ctx = o->progress_ctx, .total = sib_checkpoint_bytes(e->files)};
     SIB_TRY(e->family->open(&e->model, &l, &e->limits, err));
     if (o->draft && strcmp(o->draft, "none")) return sib_fail(err, SIB_EUNSUPPORTED, "drafters are not part of this build");
     e->load_ms = now_ms() - t0;
@@ -128,8 +136,7 @@ void sib_close(sib_engine *e)
     if (e->model) e->model->ops->free(e->model);
     sib_chat_free(e->chat);
     sib_tokenizer_free(e->tokenizer);
-    sib_generation_config_deinit(&e->defaults);
-    sib_checkpoint_close(e->files);
+    sib_checkpoint_free(e->files);
     sib_device_free(e->device);
     free(e);
 }
@@ -150,7 +157,7 @@ sib_status sib_engine_info_get(const sib_engine *e, sib_engine_info *out)
         .max_positions = e->model->facts.max_positions,
         .diffusion = e->model->offers.denoise != NULL,
         .pictures = e->model->offers.images != NULL,
-        .file_bytes = tensor_bytes(e->files),
+        .file_bytes = sib_checkpoint_bytes(e->files),
         .load_ms = e->load_ms,
     };
     return SIB_OK;
@@ -169,7 +176,7 @@ sib_status sib_tokenize(const sib_engine *e, const char *text, size_t text_bytes
     *ids = NULL;
     *n_ids = 0;
     SIB_TRY(need_tokenizer(e, err));
-    unsigned f = (flags & SIB_TOKENIZE_SPECIAL ? SIB_ENCODE_SPECIAL : 0u) | (flags & SIB_TOKENIZE_PLAIN ? SIB_ENCODE_PLAIN : 0u);
+    unsigned f = (flags & SIB_TOKENIZE_SPECIAL ? SIB_ADD_SPECIAL : 0u) | (flags & SIB_TOKENIZE_PLAIN ? SIB_PLAIN_TEXT : 0u);
     sib_status s = sib_tokenizer_encode(e->tokenizer, (sib_str){text, text_bytes}, f, &out, err);
     if (s == SIB_OK && !sib_ids_reserve(&out, 1)) s = sib_nomem(err, "token ids");
     if (s != SIB_OK) {
@@ -201,7 +208,7 @@ sib_status sib_detokenize(const sib_engine *e, const int32_t *ids, size_t n_ids,
     *text = NULL;
     *text_bytes = 0;
     SIB_TRY(need_tokenizer(e, err));
-    sib_status s = sib_tokenizer_decode(e->tokenizer, ids, n_ids, flags & SIB_DETOKENIZE_SPECIAL ? SIB_DECODE_SPECIAL : 0u, &out, err);
+    sib_status s = sib_tokenizer_decode(e->tokenizer, ids, n_ids, flags & SIB_DETOKENIZE_SPECIAL ? SIB_KEEP_SPECIAL : 0u, &out, err);
     return hand_over(&out, s, text, text_bytes, err);
 }
 

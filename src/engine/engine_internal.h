@@ -22,6 +22,11 @@ struct sib_engine {
     double load_ms;
 };
 
+/* "f32", "bf16", "int8" or NULL (bf16). */
+sib_status sib_engine_numerics(const char *name, sib_numerics *out, sib_err *err);
+/* Sizes that the options plan for `n_seqs` sessions. */
+void sib_engine_limits(const sib_options *o, int n_seqs, sib_model_limits *out);
+
 /* What a request's unset values become: request over generation_config over built-in. The arrays that *p borrows live
  * in the engine and the request. */
 sib_status sib_engine_sampler(const sib_engine *e, const sib_request *r, sib_sampler_params *p, sib_logit_bias *bias, sib_err *err);

@@ -77,10 +77,10 @@ static sib_status prompt(sib_session *s, const int32_t *ids, size_t n_ids, const
     SIB_TRY(sib_engine_sampler(s->engine, r, &sampler, bias, err));
     for (int i = 0; i < r->n_stop; i++) stops[i] = sib_str_of(r->stop[i]);
     const sib_generation_config *c = &s->engine->defaults;
-    for (size_t i = 0; i < c->n_stop_strings; i++) stops[r->n_stop + (int)i] = sib_str_of(c->stop_strings[i]);
+    for (size_t i = 0; i < (size_t)c->n_stops; i++) stops[r->n_stop + (int)i] = sib_str_of(c->stops[i]);
     if (r->max_tokens == 0 || r->max_tokens < -1) return sib_fail(err, SIB_EARG, "max_tokens is %d, allowed are 1 and more, or -1 for the whole context", r->max_tokens);
-    sib_gen_request g = {.sampler = &sampler, .eos = r->ignore_eos ? NULL : c->eos_token_ids, .n_eos = r->ignore_eos ? 0 : c->n_eos_token_ids,
-                         .stop = stops, .n_stop = (size_t)r->n_stop + c->n_stop_strings,
+    sib_gen_request g = {.sampler = &sampler, .eos = r->ignore_eos ? NULL : c->eos, .n_eos = r->ignore_eos ? 0 : (size_t)c->n_eos,
+                         .stop = stops, .n_stop = (size_t)r->n_stop + (size_t)c->n_stops,
                          .max_tokens = r->max_tokens < 0 ? UINT64_MAX : (uint64_t)r->max_tokens, .keep_special = r->keep_special,
                          .rule = (sib_accept_rule)rule, .policy = (sib_policy_kind)policy, .draft_n = r->draft_n};
     return sib_generation_prompt(s->gen, ids, n_ids, NULL, 0, &g, err);
@@ -94,7 +94,7 @@ sib_status sib_session_prompt(sib_session *s, const int32_t *ids, size_t n_ids, 
         (void)pictures;
         return sib_fail(err, SIB_EUNSUPPORTED, "this checkpoint takes no pictures");
     }
-    size_t n_stops = (size_t)r->n_stop + s->engine->defaults.n_stop_strings;
+    size_t n_stops = (size_t)r->n_stop + (size_t)s->engine->defaults.n_stops;
     sib_logit_bias *bias = calloc((size_t)r->n_bias + 1, sizeof *bias);
     sib_str *stops = calloc(n_stops + 1, sizeof *stops);
     sib_status status = bias && stops ? prompt(s, ids, n_ids, r, bias, stops, err) : sib_nomem(err, "request");

@@ -1,7 +1,6 @@
 /* gen/generation.c - see generation.h. */
 #include "gen/generation.h"
 
-#include "text/detokenizer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -153,7 +152,7 @@ static sib_status start_request(sib_generation *g, const sib_gen_request *r, sib
     SIB_TRY(sib_sampler_new(&g->lane.sampler, r->sampler, g->model->facts.n_vocab, (size_t)g->model->facts.n_ctx + SIB_ROUND_EMIT + 1, err));
     SIB_TRY(sib_id_set_init(&g->eos, r->eos, r->n_eos, err));
     SIB_TRY(sib_stop_new(&g->stop, r->stop, r->n_stop, err));
-    SIB_TRY(sib_detok_new(&g->detok, g->tokenizer, r->keep_special ? SIB_DECODE_SPECIAL : 0, err));
+    SIB_TRY(sib_detok_new(&g->detok, g->tokenizer, r->keep_special ? SIB_KEEP_SPECIAL : 0, err));
     g->text_stops = r->n_stop > 0;
     g->lane.eos = &g->eos;
     g->lane.grammar = r->grammar;

@@ -14,7 +14,11 @@
  *
  * They differ in P alone. Pillow (src/libImaging/Resample.c): 22. torchvision (ATen's CPU
  * kernel for uint8, antialias=True): the largest P <= 22 with which the largest weight of
- * the axis stays below 2^15. Pictures differ by one level here and there. */
+ * the axis stays below 2^15. Pictures differ by one level here and there.
+ *
+ * Pillow 13 (python-pillow/Pillow#9549) runs the vertical pass first where the height shrinks
+ * much more than the width. The size rule keeps the aspect ratio, so this matters only for
+ * very narrow pictures; we stay with the order of all versions before, and of torchvision. */
 #ifndef SIB_IMAGE_RESIZE_H
 #define SIB_IMAGE_RESIZE_H
 

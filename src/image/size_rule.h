@@ -30,8 +30,8 @@ typedef struct sib_image_size {
     int soft_tokens;   /* (width / m) (height / m), at least 1        */
 } sib_image_size;
 
-/* The rule for a budget in soft tokens, each value 1 .. 2^20 with the product of patches and
- * their pixels below 2^31; EARG names the value that is not. */
+/* The rule for a budget in soft tokens: patch 1 to 1024, pool 1 to 64, max_soft_tokens 1 to
+ * 2^20, and all pixels of the budget below 2^31. EARG names the value that is outside. */
 sib_status sib_size_rule_init(sib_size_rule *rule, int patch, int pool, int max_soft_tokens, sib_err *err);
 
 /* Size for a picture of width x height, each >= 1. EUNSUPPORTED, naming the size, when the

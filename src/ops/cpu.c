@@ -101,3 +101,8 @@ void sib_device_free(sib_device *d)
 {
     if (d) d->ops->close(d);
 }
+
+int sib_cpu_device_threads(const sib_device *d)
+{
+    return ((const sib_cpu *)(const void *)d)->threads;
+}

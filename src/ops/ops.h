@@ -169,6 +169,7 @@ typedef struct sib_cpu_options {
 
 /* The CPU device (ops/cpu.c). Free with sib_device_free. */
 sib_status sib_cpu_device_new(sib_device **out, const sib_cpu_options *o, sib_err *err);
+int sib_cpu_device_threads(const sib_device *d);
 void sib_device_free(sib_device *d);
 
 #endif

@@ -271,7 +271,7 @@ static void make_exif(uint8_t out[EXIF_BYTES], unsigned orientation, bool little
     assert_ptr_equal(p, out + EXIF_BYTES);
 }
 
-typedef enum jpeg_inks { RGB, GREY, CMYK, YCCK } jpeg_inks;
+typedef enum jpeg_inks { RGB, GREY, CMYK, YCCK, TWO } jpeg_inks;
 
 static sib_buf make_jpeg(const sib_image *src, jpeg_inks inks, int quality, const uint8_t *exif)
 {
@@ -284,8 +284,12 @@ static sib_buf make_jpeg(const sib_image *src, jpeg_inks inks, int quality, cons
     jpeg_mem_dest(&c, &mem, &n);
     c.image_width = (JDIMENSION)src->width;
     c.image_height = (JDIMENSION)src->height;
-    const int channels = c.input_components = inks == RGB ? 3 : inks == GREY ? 1 : 4;
-    c.in_color_space = inks == RGB ? JCS_RGB : inks == GREY ? JCS_GRAYSCALE : JCS_CMYK;
+    static const struct {
+        int channels;
+        J_COLOR_SPACE space;
+    } kinds[] = {{3, JCS_RGB}, {1, JCS_GRAYSCALE}, {4, JCS_CMYK}, {4, JCS_CMYK}, {2, JCS_UNKNOWN}};
+    const int channels = c.input_components = kinds[inks].channels;
+    c.in_color_space = kinds[inks].space;
     jpeg_set_defaults(&c);
     if (inks == YCCK) jpeg_set_colorspace(&c, JCS_YCCK);
     jpeg_set_quality(&c, quality, TRUE);
@@ -330,6 +334,12 @@ static void jpeg_inks_become_rgb(void **state)
         int worst = difference(&img, want, src.width, src.height);
         if (worst > 4) fail_msg("inks %d: difference %d", (int)inks, worst);
     }
+    sib_buf file = make_jpeg(&src, TWO, 90, NULL);
+    sib_err err = {0};
+    sib_image img;
+    assert_int_equal(sib_image_decode(&img, file.p, file.n, "two.jpg", NULL, &err), SIB_EUNSUPPORTED);
+    assert_non_null(strstr(err.message, "two.jpg: JPEG: 2 colour"));
+    sib_buf_deinit(&file);
     free(want);
     sib_image_deinit(&src);
 }
@@ -360,6 +370,35 @@ static sib_buf make_webp(const sib_image *src, const uint8_t *exif, size_t exif_
     sib_buf_deinit(&body);
     WebPFree(simple);
     return out;
+}
+
+/* The first frame of an animation may cover a part of the canvas; black is around it. */
+static void first_frame_on_black(void **state)
+{
+    (void)state;
+    enum { W = 40, H = 30, AT_X = 6, AT_Y = 4, FRAME_W = 9, FRAME_H = 7 };
+    uint8_t frame[FRAME_W * FRAME_H * 4], *simple = NULL, want[W * H * 3] = {0};
+    uint64_t seed = 21;
+    for (size_t i = 0; i < sizeof frame; i++) frame[i] = (uint8_t)(128 + next_random(&seed) % 128); /* half transparent */
+    for (int y = 0; y < FRAME_H; y++)
+        for (int x = 0; x < FRAME_W; x++) memcpy(want + ((y + AT_Y) * W + x + AT_X) * 3, frame + (y * FRAME_W + x) * 4, 3);
+    size_t n = WebPEncodeLosslessRGBA(frame, FRAME_W, FRAME_H, FRAME_W * 4, &simple);
+    assert_true(n > 20);
+    const uint8_t vp8x[10] = {0x12, 0, 0, 0, W - 1, 0, 0, H - 1, 0, 0}, anim[6] = {255, 255, 255, 255, 0, 0};
+    const uint8_t anmf[16] = {AT_X / 2, 0, 0, AT_Y / 2, 0, 0, FRAME_W - 1, 0, 0, FRAME_H - 1, 0, 0, 50, 0, 0, 0};
+    sib_buf body = {0}, payload = {0}, file = {0};
+    sib_buf_add(&payload, anmf, sizeof anmf);
+    sib_buf_add(&payload, simple + 12, n - 12);
+    sib_buf_addz(&body, "WEBP");
+    add_chunk(&body, "VP8X", vp8x, sizeof vp8x);
+    add_chunk(&body, "ANIM", anim, sizeof anim);
+    add_chunk(&body, "ANMF", payload.p, payload.n);
+    add_chunk(&file, "RIFF", body.p, body.n);
+    sib_image img = decode_buf(&file);
+    assert_int_equal(difference(&img, want, W, H), 0);
+    sib_buf_deinit(&payload);
+    sib_buf_deinit(&body);
+    WebPFree(simple);
 }
 
 static sib_buf make_rgb_png(const sib_image *src, const uint8_t *exif)
@@ -593,6 +632,7 @@ int main(void)
         cmocka_unit_test(png_of_whole_bytes),
         cmocka_unit_test(png_of_packed_bits),
         cmocka_unit_test(jpeg_inks_become_rgb),
+        cmocka_unit_test(first_frame_on_black),
         cmocka_unit_test(every_orientation_in_every_format),
         cmocka_unit_test(orientation_of_odd_sizes),
         cmocka_unit_test(cut_files_never_give_other_pixels),

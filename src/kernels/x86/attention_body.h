@@ -24,6 +24,9 @@
 #define GROUP_MAX 2 /* 8 of 16 */
 #endif
 
+#ifndef AHEAD
+#define AHEAD 4096
+#endif
 #define INLINE static inline __attribute__((always_inline))
 /* Loops of constant length over arrays that must stay in registers. */
 #if defined(__clang__)
@@ -64,7 +67,9 @@ INLINE void scores_half(kind format, int n, const char *q, size_t q_bytes, const
     } else {
         for (int d = 0; d < k_dim; d += 2) {
             UNROLL for (int j = 0; j < NV; j++) {
-                vi pairs = vi_load(k + (size_t)d * 64 + (size_t)j * (VN * 4));
+                const char *at = k + (size_t)d * 64 + (size_t)j * (VN * 4);
+                vi pairs = vi_load(at);
+                _mm_prefetch(at + AHEAD, _MM_HINT_T0);
 #if defined(__AVX512BF16__)
                 if (format == KIND_BF16_DOT) {
                     UNROLL for (int i = 0; i < n; i++) {
@@ -132,7 +137,9 @@ INLINE void values_block(bool f32, int n, const float *p, const char *v, int k0,
             UNROLL for (int j = 0; j < NV; j++) value[j] = vf_load((const float *)(const void *)v + (size_t)key * 32 + j * VN);
         } else {
             UNROLL for (int j = 0; j < NV / 2; j++) {
-                vi words = vi_load(v + (size_t)key * 64 + (size_t)j * (VN * 4));
+                const char *at = v + (size_t)key * 64 + (size_t)j * (VN * 4);
+                vi words = vi_load(at);
+                _mm_prefetch(at + AHEAD, _MM_HINT_T0);
                 value[j] = low_bf16(words);
                 value[j + NV / 2] = high_bf16(words);
             }

@@ -169,6 +169,9 @@ sib_status gemma4_config_read(gemma4_config *c, const json_t *root, sib_err *err
     SIB_TRY(read_int(root, "image_token_id", 0, 1 << 22, &c->image_id, err));
     SIB_TRY(read_int(root, "boi_token_id", 0, 1 << 22, &c->boi_id, err));
     SIB_TRY(read_int(root, "eoi_token_id", 0, 1 << 22, &c->eoi_id, err));
+    c->audio_id = c->video_id = -1;
+    SIB_TRY(read_int(root, "audio_token_id", 0, 1 << 22, &c->audio_id, err));
+    SIB_TRY(read_int(root, "video_token_id", 0, 1 << 22, &c->video_id, err));
 
     c->full = calloc((size_t)c->n_layers, sizeof *c->full);
     c->layer_dim = calloc((size_t)c->n_layers, sizeof *c->layer_dim);

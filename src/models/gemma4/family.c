@@ -1,6 +1,7 @@
 /* models/gemma4/family.c - opening a Gemma 4 checkpoint, its sequences and what it offers. */
 #include "models/gemma4/family.h"
 
+#include "base/log.h"
 #include "models/gemma4/gemma4.h"
 
 #include <math.h>

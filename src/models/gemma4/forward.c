@@ -21,7 +21,10 @@ static int lay_out_rows(gemma4 *m, const sib_part *parts, int n_parts)
         for (int i = 0; i < part->n_rows; i++) {
             int r = row + i, pos = base + i;
             m->pos[r] = pos;
-            m->ids[r] = m->ple_ids[r] = part->ids[i];
+            /* A picture, audio or video placeholder without features is embedded as padding, as the reference does. */
+            int id = part->ids[i];
+            if (id == m->cfg.image_id || id == m->cfg.audio_id || id == m->cfg.video_id) id = m->cfg.pad_id;
+            m->ids[r] = m->ple_ids[r] = id;
             m->lo[SIB_FULL][r] = 0;
             m->lo[SIB_SLIDING][r] = pos >= window ? pos - window + 1 : 0;
             m->hi[SIB_FULL][r] = m->hi[SIB_SLIDING][r] = pos + 1;

@@ -11,7 +11,7 @@
 typedef struct gemma4_config {
     int n_vocab, hidden, n_layers, n_heads, n_kv_heads, n_global_kv_heads, head_dim, global_head_dim;
     int ffn, window, n_shared, ple, n_vocab_ple, n_experts, top_k, moe_ffn, max_positions;
-    int pad_id, image_id, boi_id, eoi_id;
+    int pad_id, image_id, boi_id, eoi_id, audio_id, video_id; /* -1: none */
     bool k_eq_v, double_wide, tied, unified;
     bool bidirectional; /* picture blocks see themselves both ways on sliding layers */
     double eps, softcap; /* softcap 0: none */
