@@ -76,6 +76,7 @@ int cmd_tokenize(cli_args *a)
     if (a->system && !a->apply_template) return cli_usage("--system needs --chat");
     if (a->apply_template && (a->plain || a->special)) return cli_usage("--chat excludes --plain and --special: the template prints what it needs");
 
+    a->options.text_only = true;
     sib_status s = cli_read_text(a->n_rest ? a->rest[0] : NULL, "the text", &text, &err);
     if (s == SIB_OK && a->system) s = cli_read_text(a->system, "the text of --system", &system, &err);
     if (s == SIB_OK) s = cli_open(&e, a, &err);

@@ -104,7 +104,7 @@ static const option_row rows[] = {
      "diffusion: truncate pixels as MLX does on a quantized tower"},
     {"ctx", 0, INT, "N", PLANS, AT(options.n_ctx), 1, 1e9, "positions (default: the model's maximum, at most 8192)"},
     {"chunk", 0, INT, "N", PLANS, AT(options.chunk), 1, 65536, "prompt rows of one forward pass (default 512)"},
-    {"parallel", 0, INT, "K", CLI_FIT, AT(parallel), 1, 4096, "sequences at once (default 1)"},
+    {"parallel", 0, INT, "K", CLI_FIT, AT(parallel), 1, 1024, "sequences at once (default 1)"},
     {"numerics", 0, CHOICE, "f32|bf16|int8", ALL, AT(options.numerics), 0, 0, "activations: bf16 (default), f32, int8"},
     {"device", 0, TEXT, "auto|cpu|cuda[:N]", LOADS, AT(options.device), 0, 0, "where to compute (default auto)"},
     {"threads", 0, INT, "N", ALL, AT(options.threads), 1, SIB_MAX_THREADS, "threads (default: physical cores)"},

@@ -16,18 +16,26 @@
 static const struct {
     const char *key, *label;
 } labels[] = {
-    {"n_ctx", "context"},
-    {"n_vocab", "vocabulary"},
-    {"n_layers", "layers"},
-    {"dir", "folder"},
-    {"kv_bytes", "keys and values"},
-    {"ports_offered", "ports offered"},
-    {"ports_needed", "ports needed"},
+    {"path", "folder"},
+    {"ctx", "context"},
+    {"largest_ctx", "largest context that fits"},
+    {"parallel", "sequences"},
+    {"file_bytes", "weights in files"},
+    {"tensor_count", "tensors in files"},
+    {"offers", "ports offered"},
+    {"needs", "ports needed"},
+    {"memory_bytes", "memory"},
+    {"available_bytes", "available now"},
+    {"cache", "keys and values"},
 };
 
+/* Keys of byte counts: by their ending, and the parts of the memory table. */
 static bool is_size(const char *key)
 {
-    return sib_ends_with(key, "_bytes") || strcmp(key, "bytes") == 0;
+    static const char *const parts[] = {"bytes", "weights", "cache", "step", "results", "total"};
+    for (size_t i = 0; i < SIB_COUNT(parts); i++)
+        if (strcmp(parts[i], key) == 0) return true;
+    return sib_ends_with(key, "_bytes");
 }
 
 static void label_of(const char *key, char out[64])
