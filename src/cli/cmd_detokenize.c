@@ -52,7 +52,8 @@ int cmd_detokenize(cli_args *a)
     sib_status s = SIB_OK;
     a->options.text_only = true;
     if (!a->n_rest) s = cli_read_text("-", "ids", &in, &err);
-    if (s == SIB_OK && in.p && read_ids(in.p, &ids, &err) != SIB_OK) s = sib_within(&err, SIB_EFORMAT, "standard input");
+    if (s == SIB_OK && in.p && read_ids(in.p, &ids, &err) != SIB_OK)
+        s = sib_within(&err, SIB_EFORMAT, "standard input");
     for (int i = 0; i < a->n_rest && s == SIB_OK; i++) s = read_ids(a->rest[i], &ids, &err);
     if (s == SIB_OK) s = cli_open(&e, a, &err);
     if (s == SIB_OK) s = check_range(e, &ids, &err);
