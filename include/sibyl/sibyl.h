@@ -81,6 +81,7 @@ typedef struct sib_options {
     int max_draft;          /* longest draft a session may ask for; 0: 15                        */
     bool lax_safetensors;   /* allow holes and trailing bytes in weight files                    */
     const char *vision_quirk; /* "none" (default), "mlx-trunc": whole-number pixels for a quantized patch projection */
+    bool text_only;         /* tokenizer and chat template, no weights: no sessions              */
     sib_progress_fn progress; /* may be NULL */
     void *progress_ctx;
 } sib_options;

@@ -29,7 +29,8 @@ static bool has_config(const char *dir)
 sib_status cli_use_model(cli_args *a, sib_err *err)
 {
     /* The demo of a source tree lies beside build/, that of an installed program in share/. */
-    static const char *const places[] = {"../demo/gemma4-demo", "../share/sibyl/demo/gemma4-demo", "../share/sibyl/demo"};
+    static const char *const places[] = {"../demo/gemma4-demo", "../share/sibyl/demo/gemma4-demo",
+                                         "../share/sibyl/demo"};
     static char found[PATH_MAX + 64];
     if (a->options.model) return SIB_OK;
     a->options.model = getenv("SIBYL_DEMO");
@@ -69,6 +70,7 @@ sib_status cli_open(sib_engine **e, cli_args *a, sib_err *err)
     cli_progress progress;
     *e = NULL;
     SIB_TRY(cli_use_model(a, err));
+    a->library_asked = true;
     sib_log_set(log_line, NULL, log_level(a->log_level));
     cli_progress_begin(&progress);
     a->options.progress = cli_progress_step;
@@ -97,12 +99,14 @@ static sib_status read_stdin(sib_buf *out, sib_err *err)
     for (;;) {
         if (!sib_buf_reserve(out, 65536)) return sib_nomem(err, "standard input");
         ssize_t n = read(STDIN_FILENO, out->p + out->n, 65536);
-        if (n < 0 && errno == EINTR && !cli_interrupted) continue;
+        if (n < 0 && cli_interrupted) return sib_fail(err, SIB_ECANCELLED, "interrupted");
+        if (n < 0 && errno == EINTR) continue;
         if (n < 0) return sib_fail(err, SIB_EIO, "standard input: %s", strerror(errno));
         out->n += (size_t)n;
         out->p[out->n] = 0;
         if (n == 0) return SIB_OK;
-        if (out->n > MAX_TEXT_BYTES) return sib_fail(err, SIB_EFORMAT, "standard input: larger than %zu bytes", MAX_TEXT_BYTES);
+        if (out->n > MAX_TEXT_BYTES)
+            return sib_fail(err, SIB_EFORMAT, "standard input: larger than %zu bytes", MAX_TEXT_BYTES);
     }
 }
 
@@ -220,8 +224,8 @@ static sib_status run(cli_answer *out, sib_session *s, const int32_t *ids, size_
     return SIB_OK;
 }
 
-sib_status cli_answer_run(cli_answer *out, sib_session *s, const int32_t *ids, size_t n_ids, const cli_pictures *pictures,
-                          const sib_request *r, cli_text_fn show, void *ctx, sib_err *err)
+sib_status cli_answer_run(cli_answer *out, sib_session *s, const int32_t *ids, size_t n_ids,
+                          const cli_pictures *pictures, const sib_request *r, cli_text_fn show, void *ctx, sib_err *err)
 {
     out->stats.struct_bytes = sizeof out->stats;
     cli_interrupt_target(s);
@@ -273,6 +277,7 @@ void cli_describe(const sib_stats *s, sib_buf *out)
     sib_buf_addf(out, ", %d tokens", s->generated_tokens);
     if (s->decode_ms > 0) sib_buf_addf(out, " at %.1f/s", cli_decode_rate(s));
     if (s->proposed)
-        sib_buf_addf(out, ", %d of %d drafted accepted, %.2f tokens a forward", s->accepted, s->proposed, s->mean_emitted);
+        sib_buf_addf(out, ", %d of %d drafted accepted, %.2f tokens a forward", s->accepted, s->proposed,
+                     s->mean_emitted);
     if (s->steps) sib_buf_addf(out, ", %d denoising steps, %.1f tokens a step", s->steps, s->tokens_per_step);
 }

@@ -49,8 +49,9 @@ typedef void (*cli_text_fn)(void *ctx, const char *text, size_t n);
 
 /* One answer to `ids`; `show` (may be NULL) gets the text as it comes. Ctrl-C ends it with
  * SIB_FINISH_CANCELLED and SIB_OK. Starts from a zeroed cli_answer. */
-sib_status cli_answer_run(cli_answer *out, sib_session *s, const int32_t *ids, size_t n_ids, const cli_pictures *pictures,
-                          const sib_request *r, cli_text_fn show, void *ctx, sib_err *err);
+sib_status cli_answer_run(cli_answer *out, sib_session *s, const int32_t *ids, size_t n_ids,
+                          const cli_pictures *pictures, const sib_request *r, cli_text_fn show, void *ctx,
+                          sib_err *err);
 void cli_answer_deinit(cli_answer *a);
 
 const char *cli_finish_name(sib_finish f);

@@ -84,8 +84,10 @@ static sib_status pictures_of(const chat *c, cli_pictures *out, sib_err *err)
 {
     size_t i, j;
     json_t *message, *part;
-    json_array_foreach(c->messages, i, message) {
-        json_array_foreach(json_object_get(message, "content"), j, part) {
+    json_array_foreach(c->messages, i, message)
+    {
+        json_array_foreach(json_object_get(message, "content"), j, part)
+        {
             const char *path = json_string_value(json_object_get(part, "path"));
             if (!path) continue;
             sib_picture *v = realloc(out->v, ((size_t)out->n + 1) * sizeof *v);
@@ -113,7 +115,8 @@ static sib_status answer(chat *c, cli_answer *r, sib_err *err)
     cli_pictures pictures = {0};
     sib_status s = pictures_of(c, &pictures, err);
     if (s == SIB_OK) s = cli_render(c->engine, c->messages, NULL, NULL, NULL, &ids, &n, err);
-    if (s == SIB_OK) s = cli_answer_run(r, c->session, ids, n, &pictures, &c->args->request, c->args->json ? NULL : show, NULL, err);
+    if (s == SIB_OK)
+        s = cli_answer_run(r, c->session, ids, n, &pictures, &c->args->request, c->args->json ? NULL : show, NULL, err);
     free(pictures.v);
     sib_free(ids);
     return s;
@@ -161,7 +164,8 @@ static sib_status do_image(chat *c, const char *file, sib_err *err)
         (void)snprintf(path, sizeof path, "%s", file);
     SIB_TRY(need_picture(c, path, err));
     SIB_TRY(list_keep(&c->pending, path, err));
-    if (!c->args->json && cli_is_terminal(stdout)) (void)printf("%d picture%s with the next message\n", c->pending.n, c->pending.n == 1 ? "" : "s");
+    if (!c->args->json && cli_is_terminal(stdout))
+        (void)printf("%d picture%s with the next message\n", c->pending.n, c->pending.n == 1 ? "" : "s");
     return SIB_OK;
 }
 
@@ -222,17 +226,21 @@ static sib_status check_messages(chat *c, const json_t *messages, const char *fi
     size_t i, j;
     json_t *message, *part;
     if (!json_is_array(messages)) return sib_fail(err, SIB_EFORMAT, "%s: key \"messages\" must be a list", file);
-    json_array_foreach(messages, i, message) {
+    json_array_foreach(messages, i, message)
+    {
         json_t *content = json_object_get(message, "content");
         if (!json_is_string(json_object_get(message, "role")) || !(json_is_string(content) || json_is_array(content)))
             return sib_fail(err, SIB_EFORMAT, "%s: message %zu needs a role and a content", file, i + 1);
-        json_array_foreach(content, j, part) {
+        json_array_foreach(content, j, part)
+        {
             const char *type = NULL, *path = NULL;
             SIB_TRY(sib_json_str(part, file, "type", &type, err));
             SIB_TRY(sib_json_str(part, file, "path", &path, err));
             bool image = type && strcmp(type, "image") == 0;
             if (image != (path != NULL))
-                return sib_fail(err, SIB_EFORMAT, "%s: message %zu has a part that is neither text nor a picture with a path", file, i + 1);
+                return sib_fail(err, SIB_EFORMAT,
+                                "%s: message %zu has a part that is neither text nor a picture with a path", file,
+                                i + 1);
             if (path) SIB_TRY(need_picture(c, path, err));
         }
     }
@@ -263,9 +271,10 @@ static sib_status do_stats(chat *c, const char *rest, sib_err *err)
     if (line.failed) return sib_nomem(err, "/stats");
     FILE *f = c->args->json ? stderr : stdout;
     if (c->turns) (void)fprintf(f, "last turn: %s\n", line.p);
-    (void)fprintf(f, "all %d turns: %d prompt tokens, %d of them reused, %d tokens answered\n", c->turns, c->prompt_tokens,
-                  c->reused_tokens, c->generated_tokens);
-    (void)fprintf(f, "%s, %s, %s, %d threads, context of %d\n", c->info.family, c->info.numerics, c->info.device, c->info.threads, c->info.n_ctx);
+    (void)fprintf(f, "all %d turns: %d prompt tokens, %d of them reused, %d tokens answered\n", c->turns,
+                  c->prompt_tokens, c->reused_tokens, c->generated_tokens);
+    (void)fprintf(f, "%s, %s, %s, %d threads, context of %d\n", c->info.family, c->info.numerics, c->info.device,
+                  c->info.threads, c->info.n_ctx);
     sib_buf_deinit(&line);
     return SIB_OK;
 }
@@ -335,7 +344,8 @@ static sib_status command(chat *c, const char *line, sib_err *err)
         return commands[i].run(c, rest, err);
     }
     const char *near = cli_nearest(name, names, (int)SIB_COUNT(commands));
-    return sib_fail(err, SIB_EARG, "unknown command \"%s\"; %s%s", name, near ? "did you mean " : "/help lists the commands", near ? near : "");
+    return sib_fail(err, SIB_EARG, "unknown command \"%s\"; %s%s", name,
+                    near ? "did you mean " : "/help lists the commands", near ? near : "");
 }
 
 /* ---- the loop ----------------------------------------------------------------------------------------- */
@@ -352,7 +362,7 @@ static void step(chat *c, const sib_buf *line)
     else
         s = text.p[0] == '/' ? command(c, text.p, &err) : turn(c, text, &err);
     if (s == SIB_OK) return;
-    (void)cli_exit(s, &err);
+    (void)cli_exit(s, &err, false);
     c->failed = true;
 }
 
@@ -402,11 +412,12 @@ int cmd_chat(cli_args *a)
     cli_catch_interrupts(false);
     sib_status s = begin(&c, &err);
     if (s == SIB_OK && !a->json && cli_is_terminal(stdout) && isatty(STDIN_FILENO))
-        (void)printf("%s%s, %s on %s. /help lists the commands, Ctrl-D leaves.%s\n", cli_style_on(stdout, CLI_DIM), c.info.family,
-                     c.info.numerics, c.info.device, cli_style_on(stdout, CLI_PLAIN));
+        (void)printf("%s%s, %s on %s. /help lists the commands, Ctrl-D leaves.%s\n", cli_style_on(stdout, CLI_DIM),
+                     c.info.family, c.info.numerics, c.info.device, cli_style_on(stdout, CLI_PLAIN));
     if (s == SIB_OK) s = converse(&c, &err);
-    if (s == SIB_OK && a->json) s = cli_json_print(json_pack("{s:O,s:i}", "messages", c.messages, "turns", c.turns), &err);
-    int rc = cli_exit(s, &err);
+    if (s == SIB_OK && a->json)
+        s = cli_json_print(json_pack("{s:O,s:i}", "messages", c.messages, "turns", c.turns), &err);
+    int rc = cli_exit(s, &err, !a->library_asked);
     sib_session_free(c.session);
     sib_close(c.engine);
     cli_pictures_deinit(&c.files);

@@ -161,13 +161,16 @@ static sib_status make_prompt(eval *v, question *q, sib_err *err)
     }
     q->messages = json_array();
     int failed = !q->messages;
-    if (system && *system) failed |= json_array_append_new(q->messages, cli_message("system", sib_str_of(system), NULL, 0));
+    if (system && *system)
+        failed |= json_array_append_new(q->messages, cli_message("system", sib_str_of(system), NULL, 0));
     const char *image = path;
     failed |= json_array_append_new(q->messages, cli_message("user", sib_str_of(q->question), &image, q->file ? 1 : 0));
-    sib_status s = failed ? sib_nomem(err, q->where)
-                          : cli_render(v->engine, q->messages, sib_json_get(q->task, "tools"), &text, &n, &q->ids, &q->n_ids, err);
+    sib_status s =
+        failed ? sib_nomem(err, q->where)
+               : cli_render(v->engine, q->messages, sib_json_get(q->task, "tools"), &text, &n, &q->ids, &q->n_ids, err);
     if (s == SIB_OK && expected && !sib_str_is((sib_str){text, n}, expected))
-        s = add(v->mismatched, json_pack("{s:o,s:s,s:o}", "id", name_of(q), "expected", expected, "got", cli_json_text(text, n)), err);
+        s = add(v->mismatched,
+                json_pack("{s:o,s:s,s:o}", "id", name_of(q), "expected", expected, "got", cli_json_text(text, n)), err);
     sib_free(text);
     free(path);
     return s;
@@ -177,7 +180,8 @@ static sib_status make_prompt(eval *v, question *q, sib_err *err)
 static sib_status compare_ids(eval *v, const question *q, score *sc, sib_err *err)
 {
     const json_t *id = json_object_get(q->task, "id");
-    size_t place = json_is_integer(id) && json_integer_value(id) >= 0 ? (size_t)json_integer_value(id) : (size_t)q->index;
+    size_t place =
+        json_is_integer(id) && json_integer_value(id) >= 0 ? (size_t)json_integer_value(id) : (size_t)q->index;
     const json_t *part = sib_json_get(v->ids, q->file ? "pictures" : "tasks");
     json_t *expected = q->file ? sib_json_get(part, q->file) : json_array_get(part, place);
     if (!json_is_array(expected)) return SIB_OK; /* nothing known about this one */
@@ -189,8 +193,10 @@ static sib_status compare_ids(eval *v, const question *q, score *sc, sib_err *er
         sc->same_ids++;
         return SIB_OK;
     }
-    return add(v->different, json_pack("{s:o,s:I,s:O,s:o}", "id", name_of(q), "first_difference", (json_int_t)at, "expected", expected,
-                                       "got", cli_json_ids(got->v, got->n)), err);
+    return add(v->different,
+               json_pack("{s:o,s:I,s:O,s:o}", "id", name_of(q), "first_difference", (json_int_t)at, "expected",
+                         expected, "got", cli_json_ids(got->v, got->n)),
+               err);
 }
 
 static void add_stats(sib_stats *total, const sib_stats *s)
@@ -232,8 +238,10 @@ static sib_status ask(eval *v, question *q, score *sc, sib_err *err)
         sc->correct++;
         return SIB_OK;
     }
-    return add(v->wrong, json_pack("{s:o,s:s,s:s,s:o}", "id", name_of(q), "question", q->question, "expected", q->answer, "got",
-                                   cli_json_text(q->got, q->got_bytes)), err);
+    return add(v->wrong,
+               json_pack("{s:o,s:s,s:s,s:o}", "id", name_of(q), "question", q->question, "expected", q->answer, "got",
+                         cli_json_text(q->got, q->got_bytes)),
+               err);
 }
 
 static sib_status ask_all(eval *v, const json_t *list, const char *path, bool with_pictures, score *sc, sib_err *err)
@@ -247,7 +255,8 @@ static sib_status ask_all(eval *v, const json_t *list, const char *path, bool wi
         question q = {.task = json_array_get(list, i), .index = (int)i, .where = where};
         cli_progress_count(&progress, with_pictures ? "pictures" : "tasks", (int)i, (int)json_array_size(list));
         if (with_pictures) s = text_member(q.task, where, "file", &q.file, err);
-        if (s == SIB_OK && (s = ask(v, &q, sc, err)) != SIB_OK && !sib_starts_with(err->message, path)) s = sib_within(err, s, "%s", where);
+        if (s == SIB_OK && (s = ask(v, &q, sc, err)) != SIB_OK && !sib_starts_with(err->message, path))
+            s = sib_within(err, s, "%s", where);
         question_deinit(&q);
     }
     cli_progress_end(&progress);
@@ -263,8 +272,11 @@ static double share(int part, int all)
 
 static json_t *score_json(const score *s, bool with_ids)
 {
-    json_t *o = json_pack("{s:i,s:i,s:o}", "tasks", s->asked, "correct", s->correct, "accuracy", cli_json_real(share(s->correct, s->asked)));
-    if (o && with_ids && !(cli_json_set(o, "ids_compared", json_integer(s->compared)) && cli_json_set(o, "ids_equal", json_integer(s->same_ids)))) {
+    json_t *o = json_pack("{s:i,s:i,s:o}", "tasks", s->asked, "correct", s->correct, "accuracy",
+                          cli_json_real(share(s->correct, s->asked)));
+    if (o && with_ids &&
+        !(cli_json_set(o, "ids_compared", json_integer(s->compared)) &&
+          cli_json_set(o, "ids_equal", json_integer(s->same_ids)))) {
         json_decref(o);
         return NULL;
     }
@@ -273,19 +285,21 @@ static json_t *score_json(const score *s, bool with_ids)
 
 static sib_status print_json(const eval *v, sib_err *err)
 {
-    score all = {v->text.asked + v->picture.asked, v->text.correct + v->picture.correct, v->text.compared + v->picture.compared,
-                 v->text.same_ids + v->picture.same_ids};
+    score all = {v->text.asked + v->picture.asked, v->text.correct + v->picture.correct,
+                 v->text.compared + v->picture.compared, v->text.same_ids + v->picture.same_ids};
     json_t *o = score_json(&all, v->ids);
     bool ok = o != NULL;
     if (v->tasks && v->pictures)
-        ok = ok && cli_json_set(o, "text", score_json(&v->text, v->ids)) && cli_json_set(o, "pictures", score_json(&v->picture, v->ids));
+        ok = ok && cli_json_set(o, "text", score_json(&v->text, v->ids)) &&
+             cli_json_set(o, "pictures", score_json(&v->picture, v->ids));
     if (v->info.drafter)
         ok = ok && cli_json_set(o, "mean_emitted", cli_json_real(v->total.mean_emitted)) &&
              cli_json_set(o, "speculation", cli_json_speculation(&v->total, v->info.drafter));
     if (v->info.diffusion)
         ok = ok && cli_json_set(o, "tokens_per_step", cli_json_real(v->total.tokens_per_step)) &&
              cli_json_set(o, "diffusion", cli_json_diffusion(&v->total));
-    ok = ok && cli_json_set(o, "wrong", json_incref(v->wrong)) && cli_json_set(o, "prompt_mismatches", json_incref(v->mismatched));
+    ok = ok && cli_json_set(o, "wrong", json_incref(v->wrong)) &&
+         cli_json_set(o, "prompt_mismatches", json_incref(v->mismatched));
     if (v->ids) ok = ok && cli_json_set(o, "ids_different", json_incref(v->different));
     if (!ok) {
         json_decref(o);
@@ -308,7 +322,8 @@ static void print_entries(const char *title, const json_t *list)
     for (size_t i = 0; i < json_array_size(list); i++) {
         json_t *o = json_array_get(list, i), *value;
         const char *key;
-        json_object_foreach(o, key, value) {
+        json_object_foreach(o, key, value)
+        {
             char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
             (void)printf("%s%s ", strcmp(key, "id") == 0 ? "  " : "    ", key);
             if (text) cli_put_text(stdout, text, strlen(text));
@@ -361,7 +376,7 @@ int cmd_eval(cli_args *a)
     if (!a->tasks && !a->pictures) return cli_usage("nothing to ask: give --tasks FILE or --pictures FILE");
     cli_catch_interrupts(true);
     sib_status s = evaluate(&v, &err);
-    int rc = cli_exit(s, &err);
+    int rc = cli_exit(s, &err, !a->library_asked);
     if (rc == CLI_OK && v.cut) rc = CLI_INTERRUPTED;
     if (rc == CLI_OK && json_array_size(v.mismatched)) rc = CLI_FAILURE;
     sib_session_free(v.session);

@@ -12,11 +12,12 @@ int cmd_fit(cli_args *a)
     sib_err err = {0};
     json_t *o = NULL;
     sib_status s = cli_use_model(a, &err);
+    a->library_asked = s == SIB_OK;
     if (s == SIB_OK) s = sib_fit_json(&facts, &a->options, a->parallel ? a->parallel : 1, &err);
     if (s == SIB_OK) s = sib_json_parse(&o, sib_buf_view(&facts), "report", &err);
     if (s == SIB_OK && a->json) (void)puts(facts.p);
     if (s == SIB_OK && !a->json) cli_report_print(stdout, o);
     json_decref(o);
     sib_buf_deinit(&facts);
-    return cli_exit(s, &err);
+    return cli_exit(s, &err, !a->library_asked);
 }

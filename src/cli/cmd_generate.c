@@ -77,8 +77,8 @@ static sib_status print_json(const generation *g, const cli_args *a, sib_err *er
                           "cached_tokens", s->cached_tokens, "finish_reason", cli_finish_name(g->answer.finish), "seed",
                           (json_int_t)a->request.seed, "timings", "load_ms", cli_json_real(info.load_ms), "prefill_ms",
                           cli_json_real(s->prefill_ms), "decode_ms", cli_json_real(s->decode_ms), "prefill_tps",
-                          cli_json_real(cli_per_second(s->prompt_tokens - s->cached_tokens, s->prefill_ms)), "decode_tps",
-                          cli_json_real(cli_decode_rate(s)));
+                          cli_json_real(cli_per_second(s->prompt_tokens - s->cached_tokens, s->prefill_ms)),
+                          "decode_tps", cli_json_real(cli_decode_rate(s)));
     bool ok = o != NULL;
     if (info.drafter) ok = ok && cli_json_set(o, "speculation", cli_json_speculation(s, info.drafter));
     if (info.diffusion) ok = ok && cli_json_set(o, "diffusion", cli_json_diffusion(s));
@@ -97,7 +97,8 @@ static sib_status print_end(const generation *g, sib_err *err)
     if (!cli_is_terminal(stderr)) return SIB_OK;
     sib_buf line = {0};
     cli_describe(&r->stats, &line);
-    if (!line.failed) (void)fprintf(stderr, "%s[%s]%s\n", cli_style_on(stderr, CLI_DIM), line.p, cli_style_on(stderr, CLI_PLAIN));
+    if (!line.failed)
+        (void)fprintf(stderr, "%s[%s]%s\n", cli_style_on(stderr, CLI_DIM), line.p, cli_style_on(stderr, CLI_PLAIN));
     sib_buf_deinit(&line);
     return SIB_OK;
 }
@@ -108,7 +109,8 @@ static sib_status generate(generation *g, cli_args *a, sib_err *err)
     SIB_TRY(cli_open(&g->engine, a, err));
     SIB_TRY(make_prompt(g, a, err));
     SIB_TRY(sib_session_new(&g->session, g->engine, err));
-    SIB_TRY(cli_answer_run(&g->answer, g->session, g->ids, g->n_ids, &g->pictures, &a->request, a->json ? NULL : show, NULL, err));
+    SIB_TRY(cli_answer_run(&g->answer, g->session, g->ids, g->n_ids, &g->pictures, &a->request, a->json ? NULL : show,
+                           NULL, err));
     return a->json ? print_json(g, a, err) : print_end(g, err);
 }
 
@@ -118,12 +120,13 @@ int cmd_generate(cli_args *a)
     sib_err err = {0};
     if (a->prompt && a->chat) return cli_usage("--prompt and --chat exclude each other");
     if (a->prompt && a->system) return cli_usage("--system needs --chat: --prompt is taken as it is");
-    if (!a->prompt && !a->chat && isatty(STDIN_FILENO)) return cli_usage("nothing to answer: give --chat TEXT or -p RAW");
+    if (!a->prompt && !a->chat && isatty(STDIN_FILENO))
+        return cli_usage("nothing to answer: give --chat TEXT or -p RAW");
     if (a->trace && setenv("SIBYL_TRACE", a->trace, 1) != 0) return CLI_FAILURE;
 
     cli_catch_interrupts(true);
     sib_status s = generate(&g, a, &err);
     bool cut = s == SIB_OK && g.answer.finish == SIB_FINISH_CANCELLED;
     generation_deinit(&g);
-    return cut ? CLI_INTERRUPTED : cli_exit(s, &err);
+    return cut ? CLI_INTERRUPTED : cli_exit(s, &err, !a->library_asked);
 }

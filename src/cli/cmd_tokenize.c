@@ -6,8 +6,8 @@
 
 #include <string.h>
 
-static sib_status ids_of(const cli_args *a, const sib_engine *e, const sib_buf *text, const sib_buf *system, int32_t **ids,
-                         size_t *n, sib_err *err)
+static sib_status ids_of(const cli_args *a, const sib_engine *e, const sib_buf *text, const sib_buf *system,
+                         int32_t **ids, size_t *n, sib_err *err)
 {
     if (!a->apply_template) {
         unsigned flags = (a->special ? SIB_TOKENIZE_SPECIAL : 0u) | (a->plain ? SIB_TOKENIZE_PLAIN : 0u);
@@ -53,7 +53,8 @@ static sib_status print(const cli_args *a, const sib_engine *e, const int32_t *i
             continue;
         }
         sib_status s = sib_detokenize(e, &ids[i], 1, SIB_DETOKENIZE_SPECIAL, &p, &bytes, err);
-        if (s == SIB_OK && a->json && json_array_append_new(pieces, cli_json_text(p, bytes)) != 0) s = sib_nomem(err, "pieces");
+        if (s == SIB_OK && a->json && json_array_append_new(pieces, cli_json_text(p, bytes)) != 0)
+            s = sib_nomem(err, "pieces");
         if (s == SIB_OK && !a->json) print_piece(ids[i], p, bytes);
         sib_free(p);
         if (s != SIB_OK) {
@@ -74,8 +75,10 @@ int cmd_tokenize(cli_args *a)
     size_t n = 0;
     sib_err err = {0};
     if (a->system && !a->apply_template) return cli_usage("--system needs --chat");
-    if (a->apply_template && (a->plain || a->special)) return cli_usage("--chat excludes --plain and --special: the template prints what it needs");
+    if (a->apply_template && (a->plain || a->special))
+        return cli_usage("--chat excludes --plain and --special: the template prints what it needs");
 
+    a->options.text_only = true;
     sib_status s = cli_read_text(a->n_rest ? a->rest[0] : NULL, "the text", &text, &err);
     if (s == SIB_OK && a->system) s = cli_read_text(a->system, "the text of --system", &system, &err);
     if (s == SIB_OK) s = cli_open(&e, a, &err);
@@ -85,5 +88,5 @@ int cmd_tokenize(cli_args *a)
     sib_close(e);
     sib_buf_deinit(&text);
     sib_buf_deinit(&system);
-    return cli_exit(s, &err);
+    return cli_exit(s, &err, !a->library_asked);
 }

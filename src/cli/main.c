@@ -18,7 +18,8 @@ const cli_command cli_commands[] = {
      "Lines that begin with / are commands (/help lists them). A line that ends with \\ goes on in the next one;\n"
      "\"\"\" begins and ends a message of several lines. Ctrl-C stops the answer, Ctrl-D leaves. Without a terminal,\n"
      "each line of standard input is one message. --json prints the whole conversation at the end."},
-    {"inspect", CLI_INSPECT, cmd_inspect, "[DIR]", 1, "what a checkpoint or drafter holds, without reading weights", NULL},
+    {"inspect", CLI_INSPECT, cmd_inspect, "[DIR]", 1, "what a checkpoint or drafter holds, without reading weights",
+     NULL},
     {"fit", CLI_FIT, cmd_fit, "", 0, "bytes needed for a context, by part", NULL},
     {"tokenize", CLI_TOKENIZE, cmd_tokenize, "[TEXT]", 1, "token ids and pieces of a text",
      "Without TEXT, or when it is -, standard input is read."},
@@ -118,14 +119,16 @@ static int dispatch(int argc, char **argv)
     if (strcmp(name, "help") == 0) return help(argc - 2, argv + 2);
     bool is_help = strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0;
     bool is_version = strcmp(name, "--version") == 0, is_env = strcmp(name, "--help-env") == 0;
-    if ((is_help || is_version || is_env) && argc > 2) return cli_usage("unexpected argument \"%s\" after %s", argv[2], name);
+    if ((is_help || is_version || is_env) && argc > 2)
+        return cli_usage("unexpected argument \"%s\" after %s", argv[2], name);
     if (is_help) return help(0, NULL);
     if (is_version) {
         (void)printf("sibyl %s\n", sib_version());
         return CLI_OK;
     }
     if (is_env) {
-        for (size_t i = 0; i < SIB_COUNT(variables); i++) (void)printf("%-16s %s\n", variables[i].name, variables[i].does);
+        for (size_t i = 0; i < SIB_COUNT(variables); i++)
+            (void)printf("%-16s %s\n", variables[i].name, variables[i].does);
         return CLI_OK;
     }
     if (name[0] == '-') return cli_usage("unknown flag %s; 'sibyl help' lists the commands", name);

@@ -14,7 +14,7 @@
 
 #define ALL     (~0u)
 #define ANSWERS (CLI_GENERATE | CLI_CHAT)
-#define RUNS    (ANSWERS | CLI_EVAL | CLI_DOCTOR) /* make tokens */
+#define RUNS    (ANSWERS | CLI_EVAL | CLI_DOCTOR)        /* make tokens */
 #define PLANS   (RUNS | CLI_SERVE | CLI_BENCH | CLI_FIT) /* need memory for a context */
 #define LOADS   (PLANS | CLI_TOKENIZE | CLI_DETOKENIZE)
 
@@ -39,8 +39,8 @@ typedef struct option_row {
     const char *help;
 } option_row;
 
-#define AT(member) offsetof(cli_args, member)
-#define MANY       1000000.0
+#define AT(member)        offsetof(cli_args, member)
+#define MANY              1000000.0
 #define DEFAULT_MAX_DRAFT 15 /* sib_options.max_draft == 0 */
 
 /* In the order in which --help prints them. */
@@ -53,7 +53,8 @@ static const option_row rows[] = {
      "answer this message, in the checkpoint's chat template; - reads standard input"},
     {"chat", 0, FLAG, NULL, CLI_TOKENIZE, AT(apply_template), 0, 0, "put the text into the chat template first"},
     {"system", 0, TEXT, "TEXT", ANSWERS | CLI_TOKENIZE, AT(system), 0, 0, "system message for --chat"},
-    {"image", 0, LIST, "FILE", ANSWERS, AT(images), 0, 0, "a PNG, JPEG or WebP picture before the text; repeat for more"},
+    {"image", 0, LIST, "FILE", ANSWERS, AT(images), 0, 0,
+     "a PNG, JPEG or WebP picture before the text; repeat for more"},
     {"tasks", 0, TEXT, "FILE", CLI_EVAL, AT(tasks), 0, 0, "JSONL of questions with answers"},
     {"pictures", 0, TEXT, "FILE", CLI_EVAL, AT(pictures), 0, 0,
      "JSONL of questions about pictures; files are beside it"},
@@ -70,8 +71,7 @@ static const option_row rows[] = {
     {"temp", 0, REAL, "T", ANSWERS, AT(request.temperature), 0, 100, "temperature; 0 is greedy"},
     {"top-p", 0, REAL, "P", ANSWERS, AT(request.top_p), 0, 1, "keep the likeliest tokens up to this probability"},
     {"top-k", 0, INT, "K", ANSWERS, AT(request.top_k), 0, 1e9, "keep the K likeliest tokens; 0: all"},
-    {"min-p", 0, REAL, "M", ANSWERS, AT(request.min_p), 0, 1,
-     "drop tokens less likely than M times the likeliest"},
+    {"min-p", 0, REAL, "M", ANSWERS, AT(request.min_p), 0, 1, "drop tokens less likely than M times the likeliest"},
     {"seed", 0, SEED, "S", RUNS, AT(request.seed), 0, 0, "random seed (default: a random one; eval: 0)"},
     {"repeat-penalty", 0, REAL, "X", ANSWERS, AT(request.repetition_penalty), 1e-3, 100,
      "divide the scores of tokens seen before by X"},
@@ -97,22 +97,25 @@ static const option_row rows[] = {
      "scale and position rules of a Gemma 4 assistant drafter"},
     {"steps", 0, INT, "N", RUNS, AT(request.steps), 1, 4096, "diffusion: denoising steps of a canvas"},
     {"sampler", 0, CHOICE, "entropy|confidence", RUNS, AT(request.sampler), 0, 0, "diffusion: which positions settle"},
-    {"dialect", 0, CHOICE, "hf|mlx", RUNS, AT(request.dialect), 0, 0, "diffusion: whose rules where the references differ"},
+    {"dialect", 0, CHOICE, "hf|mlx", RUNS, AT(request.dialect), 0, 0,
+     "diffusion: whose rules where the references differ"},
     {"replay", 0, TEXT, "FILE", CLI_GENERATE, AT(request.replay), 0, 0, "diffusion: recorded draws (safetensors)"},
     {"canvas", 0, TEXT, "FILE", CLI_GENERATE, AT(request.canvas), 0, 0, "diffusion: first canvas"},
     {"vision-quirk", 0, CHOICE, "none|mlx-trunc", RUNS | CLI_SERVE, AT(options.vision_quirk), 0, 0,
      "diffusion: truncate pixels as MLX does on a quantized tower"},
     {"ctx", 0, INT, "N", PLANS, AT(options.n_ctx), 1, 1e9, "positions (default: the model's maximum, at most 8192)"},
     {"chunk", 0, INT, "N", PLANS, AT(options.chunk), 1, 65536, "prompt rows of one forward pass (default 512)"},
-    {"parallel", 0, INT, "K", CLI_FIT, AT(parallel), 1, 4096, "sequences at once (default 1)"},
+    {"parallel", 0, INT, "K", CLI_FIT, AT(parallel), 1, 1024, "sequences at once (default 1)"},
     {"numerics", 0, CHOICE, "f32|bf16|int8", ALL, AT(options.numerics), 0, 0, "activations: bf16 (default), f32, int8"},
     {"device", 0, TEXT, "auto|cpu|cuda[:N]", LOADS, AT(options.device), 0, 0, "where to compute (default auto)"},
     {"threads", 0, INT, "N", ALL, AT(options.threads), 1, SIB_MAX_THREADS, "threads (default: physical cores)"},
     {"pin-threads", 0, FLAG, NULL, LOADS, AT(options.pin_threads), 0, 0, "bind threads to processors"},
     {"lax-safetensors", 0, FLAG, NULL, LOADS, AT(options.lax_safetensors), 0, 0,
      "allow holes and trailing bytes in weight files"},
-    {"trace", 0, TEXT, "FILE", CLI_GENERATE, AT(trace), 0, 0, "write the stages of the forward pass to a safetensors file"},
-    {"log", 0, CHOICE, "error|warn|info|debug", ALL, AT(log_level), 0, 0, "what to report on standard error (default warn)"},
+    {"trace", 0, TEXT, "FILE", CLI_GENERATE, AT(trace), 0, 0,
+     "write the stages of the forward pass to a safetensors file"},
+    {"log", 0, CHOICE, "error|warn|info|debug", ALL, AT(log_level), 0, 0,
+     "what to report on standard error (default warn)"},
     {"json", 0, FLAG, NULL, ALL, AT(json), 0, 0, "one JSON object on standard output"},
     {"help", 'h', FLAG, NULL, ALL, AT(help), 0, 0, "this text"},
 };
@@ -133,10 +136,11 @@ sib_status cli_int(const char *z, const char *what, int64_t lo, int64_t hi, int6
     char *end;
     errno = 0;
     long long v = strtoll(z, &end, 10);
-    bool digits = z[0] && strspn(z + (z[0] == '-' || z[0] == '+'), "0123456789") == strlen(z) - (z[0] == '-' || z[0] == '+');
-    if (!digits || *end || end == z) return sib_fail(err, SIB_EARG, "%s: \"%s\" is not a whole number", what, z);
+    const char *first = z + (z[0] == '-' || z[0] == '+'); /* strtoll would also take leading blanks */
+    if (!*first || first[strspn(first, "0123456789")] || *end) return sib_fail(err, SIB_EARG, "%s: \"%s\" is not a whole number", what, z);
     if (errno == ERANGE || v < lo || v > hi)
-        return sib_fail(err, SIB_EARG, "%s: %s is out of range, allowed are %lld to %lld", what, z, (long long)lo, (long long)hi);
+        return sib_fail(err, SIB_EARG, "%s: %s is out of range, allowed are %lld to %lld", what, z, (long long)lo,
+                        (long long)hi);
     *out = v;
     return SIB_OK;
 }
@@ -308,7 +312,8 @@ int cli_parse(cli_args *a, const cli_command *command, int argc, char **argv)
     for (size_t i = 0; i < SIB_COUNT(rows); i++) {
         const option_row *r = &rows[i];
         if (!(r->commands & command->bit)) continue;
-        longs[n++] = (struct option){r->name, r->kind == FLAG ? no_argument : required_argument, NULL, LONG_BASE + (int)i};
+        longs[n++] =
+            (struct option){r->name, r->kind == FLAG ? no_argument : required_argument, NULL, LONG_BASE + (int)i};
         if (!r->letter) continue;
         letters[n_letters++] = r->letter;
         if (r->kind != FLAG) letters[n_letters++] = ':';
@@ -321,10 +326,12 @@ int cli_parse(cli_args *a, const cli_command *command, int argc, char **argv)
         const option_row *r = NULL;
         int which = c == ':' || c == '?' ? optopt : c;
         for (size_t i = 0; i < SIB_COUNT(rows) && which && !r; i++)
-            if (which == LONG_BASE + (int)i || ((rows[i].commands & command->bit) && which == rows[i].letter)) r = &rows[i];
+            if (which == LONG_BASE + (int)i || ((rows[i].commands & command->bit) && which == rows[i].letter))
+                r = &rows[i];
         if (c == '?' && r) return cli_usage("flag --%s takes no value", r->name);
         if (c == '?' && optopt)
-            return cli_usage("unknown flag -%c for 'sibyl %s'; 'sibyl %s --help' lists the flags", optopt, command->name, command->name);
+            return cli_usage("unknown flag -%c for 'sibyl %s'; 'sibyl %s --help' lists the flags", optopt,
+                             command->name, command->name);
         if (c == '?') return unknown_flag(command, argv[optind - 1]);
         if (c == ':') return cli_usage("flag --%s needs a value %s", r->name, r->arg);
         if (store(a, r, optarg, &err) != SIB_OK) return cli_usage("%s", err.message);
@@ -370,7 +377,8 @@ sib_status cli_set(cli_args *a, const char *name, const char *value, sib_err *er
         return SIB_OK;
     }
     const char *near = cli_nearest(name, names, n);
-    return sib_fail(err, SIB_EARG, "unknown setting \"%s\"%s%s%s", name, near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
+    return sib_fail(err, SIB_EARG, "unknown setting \"%s\"%s%s%s", name, near ? "; did you mean \"" : "",
+                    near ? near : "", near ? "\"?" : "");
 }
 
 /* ---- help ---------------------------------------------------------------------------------- */
@@ -378,7 +386,8 @@ sib_status cli_set(cli_args *a, const char *name, const char *value, sib_err *er
 void cli_list_settable(FILE *f)
 {
     for (size_t i = 0; i < SIB_COUNT(rows); i++)
-        if (settable(&rows[i])) (void)fprintf(f, "  %-18s %-19s %s\n", rows[i].name, rows[i].arg ? rows[i].arg : "on|off", rows[i].help);
+        if (settable(&rows[i]))
+            (void)fprintf(f, "  %-18s %-19s %s\n", rows[i].name, rows[i].arg ? rows[i].arg : "on|off", rows[i].help);
 }
 
 void cli_print_flags(FILE *f, const cli_command *command)

@@ -52,8 +52,9 @@ typedef struct cli_args {
     int parallel;
     bool apply_template, plain, special, only_ids; /* tokenize, detokenize */
     const char *tasks, *pictures, *expect_ids;
-    int limit; /* 0: all */
-    char **rest; /* what stands beside the flags */
+    int limit;          /* 0: all */
+    bool library_asked; /* from here on SIB_EARG speaks of a checkpoint, not of the command line */
+    char **rest;        /* what stands beside the flags */
     int n_rest;
 } cli_args;
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_DEPTH   8  /* deeper objects are shown as JSON */
+#define MAX_DEPTH   8 /* deeper objects are shown as JSON */
 #define MAX_COLUMNS 16
 #define WIDTH       100
 #define MAX_LINES   60 /* of one list; --json has the rest */
@@ -16,18 +16,26 @@
 static const struct {
     const char *key, *label;
 } labels[] = {
-    {"n_ctx", "context"},
-    {"n_vocab", "vocabulary"},
-    {"n_layers", "layers"},
-    {"dir", "folder"},
-    {"kv_bytes", "keys and values"},
-    {"ports_offered", "ports offered"},
-    {"ports_needed", "ports needed"},
+    {"path", "folder"},
+    {"ctx", "context"},
+    {"largest_ctx", "largest context that fits"},
+    {"parallel", "sequences"},
+    {"file_bytes", "weights in files"},
+    {"tensor_count", "tensors in files"},
+    {"offers", "ports offered"},
+    {"needs", "ports needed"},
+    {"memory_bytes", "memory"},
+    {"available_bytes", "available now"},
+    {"cache", "keys and values"},
 };
 
+/* Keys of byte counts: by their ending, and the parts of the memory table. */
 static bool is_size(const char *key)
 {
-    return sib_ends_with(key, "_bytes") || strcmp(key, "bytes") == 0;
+    static const char *const parts[] = {"bytes", "weights", "cache", "step", "results", "total"};
+    for (size_t i = 0; i < SIB_COUNT(parts); i++)
+        if (strcmp(parts[i], key) == 0) return true;
+    return sib_ends_with(key, "_bytes");
 }
 
 static void label_of(const char *key, char out[64])
@@ -130,7 +138,8 @@ static void print_table(FILE *f, const json_t *rows, int depth)
     char names[MAX_COLUMNS][64];
     size_t widths[MAX_COLUMNS], n = 0, i;
     json_t *row;
-    json_array_foreach(rows, i, row) {
+    json_array_foreach(rows, i, row)
+    {
         for (void *it = json_object_iter(row); it && n < MAX_COLUMNS; it = json_object_iter_next(row, it)) {
             size_t k = 0;
             while (k < n && strcmp(keys[k], json_object_iter_key(it)) != 0) k++;
@@ -140,7 +149,8 @@ static void print_table(FILE *f, const json_t *rows, int depth)
     for (size_t k = 0; k < n; k++) {
         label_of(keys[k], names[k]);
         widths[k] = strlen(names[k]);
-        json_array_foreach(rows, i, row) {
+        json_array_foreach(rows, i, row)
+        {
             sib_buf cell = {0};
             put_value(&cell, keys[k], json_object_get(row, keys[k]), false);
             if (width_of(&cell) > widths[k]) widths[k] = width_of(&cell);
@@ -151,10 +161,15 @@ static void print_table(FILE *f, const json_t *rows, int depth)
     (void)fputs(cli_style_on(f, CLI_DIM), f);
     for (size_t k = 0; k < n; k++) {
         bool right = json_is_number(json_object_get(json_array_get(rows, 0), keys[k]));
-        (void)fprintf(f, "%*s%s", right ? (int)widths[k] : k + 1 < n ? -(int)widths[k] : 0, names[k], k + 1 < n ? "  " : "");
+        (void)fprintf(f, "%*s%s",
+                      right       ? (int)widths[k]
+                      : k + 1 < n ? -(int)widths[k]
+                                  : 0,
+                      names[k], k + 1 < n ? "  " : "");
     }
     (void)fprintf(f, "%s\n", cli_style_on(f, CLI_PLAIN));
-    json_array_foreach(rows, i, row) {
+    json_array_foreach(rows, i, row)
+    {
         indent(f, depth);
         for (size_t k = 0; k < n; k++) {
             sib_buf cell = {0};
@@ -206,11 +221,13 @@ static void print_object(FILE *f, json_t *object, int depth)
     const char *key;
     json_t *v;
     char label[64];
-    json_object_foreach(object, key, v) {
+    json_object_foreach(object, key, v)
+    {
         label_of(key, label);
         if (fits_a_line(key, v) && strlen(label) > width) width = strlen(label);
     }
-    json_object_foreach(object, key, v) {
+    json_object_foreach(object, key, v)
+    {
         if (!fits_a_line(key, v)) continue;
         sib_buf line = {0};
         put_value(&line, key, v, true);
@@ -221,7 +238,8 @@ static void print_object(FILE *f, json_t *object, int depth)
         (void)fputc('\n', f);
         sib_buf_deinit(&line);
     }
-    json_object_foreach(object, key, v) {
+    json_object_foreach(object, key, v)
+    {
         if (fits_a_line(key, v)) continue;
         heading(f, key, depth);
         if (json_is_array(v) && is_table(v))

@@ -39,12 +39,12 @@ int cli_usage(const char *fmt, ...)
     return CLI_USAGE;
 }
 
-int cli_exit(sib_status s, const sib_err *err)
+int cli_exit(sib_status s, const sib_err *err, bool usage)
 {
     if (s == SIB_OK) return CLI_OK;
     if (s == SIB_ECANCELLED && cli_interrupted) return CLI_INTERRUPTED;
     say(err->message);
-    return s == SIB_EARG ? CLI_USAGE : CLI_FAILURE;
+    return usage && s == SIB_EARG ? CLI_USAGE : CLI_FAILURE;
 }
 
 /* ---- terminal ------------------------------------------------------------------------------ */

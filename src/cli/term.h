@@ -13,10 +13,10 @@
 #include <stdio.h>
 
 /* "sibyl: sentence" on stderr. The first returns CLI_USAGE. The second says nothing for SIB_OK
- * and returns the exit status of `s`: wrong arguments (SIB_EARG) are CLI_USAGE, a stop that
- * Ctrl-C asked for CLI_INTERRUPTED, everything else CLI_FAILURE. */
+ * and returns the exit status of `s`: SIB_EARG with `usage` is CLI_USAGE, a stop that Ctrl-C
+ * asked for CLI_INTERRUPTED, everything else CLI_FAILURE. */
 int cli_usage(const char *fmt, ...) SIB_PRINTF(1, 2);
-int cli_exit(sib_status s, const sib_err *err);
+int cli_exit(sib_status s, const sib_err *err, bool usage);
 
 bool cli_is_terminal(FILE *f);
 

@@ -107,7 +107,7 @@ static sib_status build(sib_engine *e, const sib_options *o, sib_err *err)
     sib_engine_limits(o, o->n_sessions > 0 ? o->n_sessions : 1, &e->limits);
     e->chunk = o->chunk > 0 ? o->chunk : DEFAULT_CHUNK;
     sib_loader l = {.dev = e->device, .files = e->files, .progress = o->progress, .progress_ctx = o->progress_ctx, .total = sib_checkpoint_bytes(e->files)};
-    SIB_TRY(e->family->open(&e->model, &l, &e->limits, err));
+    if (!o->text_only) SIB_TRY(e->family->open(&e->model, &l, &e->limits, err));
     if (o->draft && strcmp(o->draft, "none")) return sib_fail(err, SIB_EUNSUPPORTED, "drafters are not part of this build");
     e->load_ms = now_ms() - t0;
     return SIB_OK;
@@ -144,6 +144,7 @@ void sib_close(sib_engine *e)
 sib_status sib_engine_info_get(const sib_engine *e, sib_engine_info *out)
 {
     if (out->struct_bytes != sizeof *out) return SIB_EARG;
+    const sib_model *m = e->model; /* NULL: text only */
     *out = (sib_engine_info){
         .struct_bytes = sizeof *out,
         .family = e->family->name,
@@ -152,11 +153,11 @@ sib_status sib_engine_info_get(const sib_engine *e, sib_engine_info *out)
         .device = e->device->ops->name,
         .isa = sib_cpu_level_name(sib_cpu_level()),
         .threads = sib_cpu_device_threads(e->device),
-        .n_ctx = e->model->facts.n_ctx,
-        .n_vocab = e->model->facts.n_vocab,
-        .max_positions = e->model->facts.max_positions,
-        .diffusion = e->model->offers.denoise != NULL,
-        .pictures = e->model->offers.images != NULL,
+        .n_ctx = m ? m->facts.n_ctx : 0,
+        .n_vocab = m ? m->facts.n_vocab : e->tokenizer ? sib_tokenizer_n_vocab(e->tokenizer) : 0,
+        .max_positions = m ? m->facts.max_positions : 0,
+        .diffusion = m && m->offers.denoise,
+        .pictures = m && m->offers.images,
         .file_bytes = sib_checkpoint_bytes(e->files),
         .load_ms = e->load_ms,
     };
@@ -170,6 +171,16 @@ static sib_status need_tokenizer(const sib_engine *e, sib_err *err)
     return e->tokenizer ? SIB_OK : sib_fail(err, SIB_EIO, "%s has no tokenizer.json", sib_checkpoint_dir(e->files));
 }
 
+/* Base models degrade badly without BOS, and most tokenizers add none to raw text (gemma4.md 5.1). */
+static void put_bos_in_front(const sib_engine *e, sib_ids *ids)
+{
+    int32_t bos = e->defaults.has_bos ? e->defaults.bos : sib_tokenizer_bos(e->tokenizer);
+    if (bos < 0 || (ids->n && ids->v[0] == bos) || !sib_ids_reserve(ids, 1)) return;
+    memmove(ids->v + 1, ids->v, ids->n * sizeof *ids->v);
+    ids->v[0] = bos;
+    ids->n++;
+}
+
 sib_status sib_tokenize(const sib_engine *e, const char *text, size_t text_bytes, unsigned flags, int32_t **ids, size_t *n_ids, sib_err *err)
 {
     sib_ids out = {0};
@@ -178,7 +189,8 @@ sib_status sib_tokenize(const sib_engine *e, const char *text, size_t text_bytes
     SIB_TRY(need_tokenizer(e, err));
     unsigned f = (flags & SIB_TOKENIZE_SPECIAL ? SIB_ADD_SPECIAL : 0u) | (flags & SIB_TOKENIZE_PLAIN ? SIB_PLAIN_TEXT : 0u);
     sib_status s = sib_tokenizer_encode(e->tokenizer, (sib_str){text, text_bytes}, f, &out, err);
-    if (s == SIB_OK && !sib_ids_reserve(&out, 1)) s = sib_nomem(err, "token ids");
+    if (s == SIB_OK && (flags & SIB_TOKENIZE_BOS)) put_bos_in_front(e, &out);
+    if (s == SIB_OK && (out.failed || !sib_ids_reserve(&out, 1))) s = sib_nomem(err, "token ids");
     if (s != SIB_OK) {
         sib_ids_deinit(&out);
         return s;

@@ -36,6 +36,10 @@ sib_status sib_session_new(sib_session **out, sib_engine *e, sib_err *err)
     if (!s) return sib_nomem(err, "session");
     s->engine = e;
     s->finished = true;
+    if (!e->model) {
+        free(s);
+        return sib_fail(err, SIB_ESTATE, "the engine was opened for text only: it has no model");
+    }
     sib_status status = e->tokenizer ? SIB_OK : sib_fail(err, SIB_EIO, "%s has no tokenizer.json", sib_checkpoint_dir(e->files));
     if (status == SIB_OK) status = sib_generation_new(&s->gen, e->model, e->drafter, e->tokenizer, err);
     if (status == SIB_OK) status = sib_round_new(&s->round, e->model, e->drafter, 1, e->chunk, err);
