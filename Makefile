@@ -44,6 +44,9 @@ CLI_SRC  := $(wildcard src/cli/*.c)
 TOOL_SRC := $(wildcard tools/*.c)
 TEST_SRC := $(wildcard tests/unit/*_test.c)
 KC_SRC   := $(wildcard tests/kcheck/*.c)
+ifneq ($(shell uname -m),x86_64)
+KC_SRC   := $(filter-out %_avx512vnni.c,$(KC_SRC))
+endif
 
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o)
 CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o)

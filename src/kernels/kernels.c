@@ -32,6 +32,7 @@ void sib_kernels_init(sib_kernels *k, int isa)
 #endif
     }
     if (isa >= SIB_ISA_AVX512VNNI) {
+        sib_matmul_avx512vnni(&k->matmul);
 #if __has_include("kernels/attention.h")
         sib_attention_avx512vnni(&k->attention);
 #endif

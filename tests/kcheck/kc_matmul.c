@@ -4,6 +4,10 @@
  * string per row, double arithmetic. It shares no code with packing or kernels. */
 #include "kcheck.h"
 
+#include "base/arena.h"
+#include "base/threads.h"
+#include "kc_probe.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -371,4 +375,86 @@ static void check(kc *c, const sib_kernels *ref, const sib_kernels *var)
     check_rows(c, var);
 }
 
-const kc_family kc_matmul = {"matmul", check, NULL};
+/* ---- time ------------------------------------------------------------------------------- */
+
+/* Many matrices of 8192 x 2048 in turn, more than the caches near a core hold. */
+enum { BENCH_OUT = 8192, BENCH_IN = 2048, BENCH_BYTES = 256 << 20 };
+
+typedef struct bench {
+    const sib_kernels *k;
+    sib_pool *pool;
+    sib_packed w;
+    int n_matrices, next;
+    batch b;
+    float *y;
+    char *panels;
+} bench;
+
+static void bench_part(void *ctx, int tid, int n_threads)
+{
+    bench *t = ctx;
+    int64_t b0, b1;
+    sib_packed w = t->w;
+    w.tiles += (size_t)t->next * sib_packed_bytes(&w);
+    sib_split(w.blocks, 1, tid, n_threads, &b0, &b1);
+    t->k->matmul.run[t->b.prep][w.packing](t->y + b0 * SIB_BLOCK, w.out, &w, b0, b1, &(sib_rows){t->b.row, t->b.n},
+                                           t->panels + (size_t)tid * SIB_PANEL_BYTES);
+}
+
+static void bench_call(void *ctx)
+{
+    bench *t = ctx;
+    t->next = (t->next + 1) % t->n_matrices;
+    sib_pool_run(t->pool, bench_part, t);
+}
+
+static void bench_format(kc *c, const sib_kernels *var, sib_prep prep, const format *f, sib_pool *pool)
+{
+    static const int counts[] = {1, 2, 3, 4, 6, 8, 16, 32, 512};
+    sib_matrix_src s = {.storage = f->storage, .dtype = f->dtype, .bits = f->bits, .group = f->group, .out = BENCH_OUT, .in = BENCH_IN};
+    bench t = {.k = var, .pool = pool};
+    sib_packed_plan(&t.w, &s);
+    size_t each = sib_packed_bytes(&t.w);
+    t.n_matrices = (int)(BENCH_BYTES / each);
+    unsigned char *tiles = sib_aligned_alloc(each * (size_t)t.n_matrices);
+    t.w.tiles = tiles;
+    for (size_t i = 0; i < each * (size_t)t.n_matrices; i += 8) {
+        uint64_t v = (kc_bits(c) & 0x807F807F807F807Fu) | 0x3F803F803F803F80u; /* ordinary bf16 wherever one is read */
+        memcpy(tiles + i, &v, 8);
+    }
+    t.panels = sib_aligned_alloc((size_t)sib_pool_threads(pool) * SIB_PANEL_BYTES);
+    t.y = sib_aligned_alloc((size_t)SIB_ROWS_MAX * BENCH_OUT * sizeof(float));
+    make_batch(c, &t.b, var, prep, false, SIB_ROWS_MAX, BENCH_IN, KC_REAL);
+    for (size_t i = 0; i < SIB_COUNT(counts); i++) {
+        char what[64];
+        t.b.n = counts[i];
+        snprintf(what, sizeof what, "%s %s %d threads %d rows", prep_names[prep], format_name(f), sib_pool_threads(pool), t.b.n);
+        kc_time(c, what, bench_call, &t, (double)each, 2.0 * BENCH_OUT * BENCH_IN * t.b.n);
+    }
+    sib_aligned_free(tiles, each * (size_t)t.n_matrices);
+    sib_aligned_free(t.panels, (size_t)sib_pool_threads(pool) * SIB_PANEL_BYTES);
+    sib_aligned_free(t.y, (size_t)SIB_ROWS_MAX * BENCH_OUT * sizeof(float));
+}
+
+static void bench_all(kc *c, const sib_kernels *ref, const sib_kernels *var)
+{
+    (void)ref;
+    static const format timed[] = {{SIB_AFFINE, SIB_BF16, 4, 64}, {SIB_AFFINE, SIB_BF16, 8, 64}, {SIB_PLAIN, SIB_BF16, 0, 0}};
+    if (c->isa == SIB_ISA_REF || !kc_begin(c, "bench")) return;
+    for (int threads = 1; threads <= sib_cpu_physical_cores() && threads <= 2; threads++) {
+        sib_pool *pool = NULL;
+        if (sib_pool_new(&pool, threads, false, NULL) != SIB_OK) return;
+        for (int prep = 0; prep < SIB_N_PREPS; prep++)
+            for (size_t f = 0; f < SIB_COUNT(timed); f++)
+                if (has(var, (sib_prep)prep, &timed[f])) {
+                    kc_ceilings top;
+                    kc_probe(&top, pool, c->isa);
+                    printf("probe %d threads: read %.1f GB/s, int8 %.0f, bf16 %.0f, f32 %.0f Gop/s\n", threads, top.read_gbps,
+                           top.int8_gops, top.bf16_gops, top.f32_gops);
+                    bench_format(c, var, (sib_prep)prep, &timed[f], pool);
+                }
+        sib_pool_free(pool);
+    }
+}
+
+const kc_family kc_matmul = {"matmul", check, bench_all};

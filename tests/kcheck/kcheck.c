@@ -6,6 +6,7 @@
 #include "kcheck.h"
 
 #include "base/rng.h"
+#include "kc_probe.h"
 
 #include <math.h>
 #include <signal.h>
@@ -15,7 +16,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define PAGE ((size_t)4096)
@@ -200,20 +200,13 @@ void kc_ulp(kc *c, const char *what, size_t index, float got, double exact, doub
 
 /* ---- time ------------------------------------------------------------------------------- */
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 void kc_time(kc *c, const char *what, void (*fn)(void *arg), void *arg, double bytes, double ops)
 {
     double best = INFINITY, spent = 0;
     for (int i = 0; i < 3 || spent < 0.03; i++) {
-        double t = now();
+        double t = kc_now();
         fn(arg);
-        t = now() - t;
+        t = kc_now() - t;
         spent += t;
         if (t < best) best = t;
     }

@@ -65,8 +65,8 @@ void kc_exact(kc *c, const char *what, const void *got, const void *want, size_t
 void kc_order(kc *c, const char *what, size_t index, double got, double exact, double sum_abs, double n, double tiny);
 void kc_ulp(kc *c, const char *what, size_t index, float got, double exact, double ulps);
 
-/* Calls fn(arg) until 30 ms have passed, at least 3 times; prints the best time beside bytes and operations (0: not
- * of interest) and the fraction of the probes measured before. */
+/* Calls fn(arg) until 30 ms have passed, at least 3 times; prints the best time, bytes and operations a second (0: not
+ * of interest). A family prints ceilings beside them (kc_probe.h). */
 void kc_time(kc *c, const char *what, void (*fn)(void *arg), void *arg, double bytes, double ops);
 
 #endif
