@@ -1,18 +1,26 @@
-/* kv/cache.h - keys and values of sequences over all layers of a model.
+/* kv/cache.h - keys and values of sequences, in pages, over all layers of a model.
  *
- *   layout   what each layer keeps: geometry, window, whose cache it reads
- *   pool     pages of device memory for a planned number of sequences and positions
- *   seq      one timeline: a page ring per owning layer, a committed length, a pending block
+ *   layout   what the layers need: geometry, window, which layers read another one's cache
+ *   pool     the pages, allocated once on the device for a stated budget; one free list for each
+ *            geometry ("class"), reference counts, so that sequences can share pages
+ *   seq      one sequence: a table of pages for every layer that owns a cache
  *
- *   full layer      pages [0][1][2][3] ... grow with the length, up to n_ctx
- *   sliding layer   pages [k % n] ring that holds window + max_block positions; old pages are reused in place
+ * Position p of a layer lives in pages[(p / 64) % n_pages]. A layer that sees everything has a
+ * table for the whole context; a layer with a window has a ring:
  *
- *   committed                     pending block
- *   |p0 p1 ... p(length-1)| p(length) ... p(length+n-1) |
- *                           begin(n) makes room, the forward pass appends, keep(k) commits the first k
+ *   window 100, max_block 64:  ceil((99 + 64) / 64) + 1 = 4 pages
+ *   length 300, pending 20:    [ 256..319 | 64..127 | 128..191 | 192..255 ]
+ *                                ^ committed to 299, pending to 319
  *
- * Because a ring has room for window + max_block positions, pending rows never overwrite keys that the rows of the
- * same call, or a shorter continuation after a rejection, still see. Nothing here allocates after seq_new. */
+ * Rows enter as a *pending* block: begin(n) makes room, the caller appends and attends, keep(m)
+ * commits the first m rows and forgets the rest. The ring has room for the window of the first
+ * pending row and for max_block rows, and one page more, so that a page is only taken over when
+ * no row of the block, nor of the block that replaces a rejected one, can see it.
+ *
+ * Shared pages (fork) are never written: begin() copies the last, partly filled page when somebody
+ * else holds it too. begin and keep allocate no memory. Not thread-safe: one user at a time.
+ *
+ * Users: models (layout, views), engine and sched (pool, sequences), `sibyl fit` (bytes). */
 #ifndef SIB_KV_CACHE_H
 #define SIB_KV_CACHE_H
 
@@ -20,46 +28,64 @@
 
 typedef struct sib_kv_layer {
     sib_kv_geom geom;
-    int window; /* 0: full */
-    int owner;  /* layer whose cache this one reads; its own index, or a donor's (KV-shared layers) */
+    int window; /* 0: a row may see every position before it; W: the last W, its own included */
+    int donor;  /* -1: the layer owns its cache; else it reads the cache of layer `donor`, which owns one */
 } sib_kv_layer;
 
-typedef struct sib_kv_layout {
-    int n_layers;
-    sib_kv_layer *layers;
-} sib_kv_layout;
-
-sib_status sib_kv_layout_init(sib_kv_layout *l, int n_layers, sib_err *err); /* zeroed layers, owned */
-void sib_kv_layout_deinit(sib_kv_layout *l);
-
+typedef struct sib_kv_layout sib_kv_layout;
 typedef struct sib_kv_pool sib_kv_pool;
 typedef struct sib_kv_seq sib_kv_seq;
 
-/* Device bytes that sib_kv_pool_new takes for these sizes. */
-size_t sib_kv_pool_bytes(sib_device *d, const sib_kv_layout *l, int n_ctx, int n_seqs, int max_block);
+/* Copies `layers`. ctx: positions a sequence may have, pending ones included; max_block: rows of
+ * the largest begin(). A layer with a donor must have the donor's geometry and window. */
+sib_status sib_kv_layout_new(sib_kv_layout **out, const sib_kv_layer *layers, int n_layers, int32_t ctx, int max_block,
+                             sib_err *err);
+void sib_kv_layout_free(sib_kv_layout *l);
 
-/* Pages for n_seqs sequences of n_ctx positions, blocks of at most max_block rows. The layout is copied. On a device that only
- * counts (ops/nothing.h) it counts. */
-sib_status sib_kv_pool_new(sib_kv_pool **out, sib_device *d, const sib_kv_layout *l, int n_ctx, int n_seqs, int max_block, sib_err *err);
-void sib_kv_pool_free(sib_kv_pool *p); /* after its sequences; NULL is fine */
+/* What a pool is planned for: so many sequences at once, with so many positions in all of them
+ * together. sequences = 1 and positions = ctx serves one session to its full context. */
+typedef struct sib_kv_budget {
+    int sequences;
+    int64_t positions;
+} sib_kv_budget;
 
-/* SIB_ECAPACITY when n_seqs exist already. */
+/* Exactly the device memory that sib_kv_pool_new allocates; 0 for a budget that is out of range (positions
+ * 1 to 2^48, sequences 1 to 2^20) or beyond 2^62 bytes. */
+size_t sib_kv_bytes(const sib_kv_layout *l, sib_device *d, const sib_kv_budget *b);
+
+/* The layout and the device are borrowed and must outlive the pool; the pool its sequences. */
+sib_status sib_kv_pool_new(sib_kv_pool **out, const sib_kv_layout *l, sib_device *d, const sib_kv_budget *b,
+                           sib_err *err);
+void sib_kv_pool_free(sib_kv_pool *p);
+int64_t sib_kv_pool_free_pages(const sib_kv_pool *p); /* of all classes */
+
+/* An empty sequence. */
 sib_status sib_kv_seq_new(sib_kv_seq **out, sib_kv_pool *p, sib_err *err);
 void sib_kv_seq_free(sib_kv_seq *s);
 
-int sib_kv_seq_length(const sib_kv_seq *s);  /* committed positions */
-int sib_kv_seq_pending(const sib_kv_seq *s); /* rows begun and not kept */
+int32_t sib_kv_length(const sib_kv_seq *s); /* committed positions = position of the next row */
+int sib_kv_pending(const sib_kv_seq *s);
 
-/* Room for n pending rows at positions length .. length+n-1. SIB_ECAPACITY beyond n_ctx or max_block; SIB_ESTATE with a block pending. */
-sib_status sib_kv_seq_begin(sib_kv_seq *s, int n, sib_err *err);
-/* Commits the first n of the pending rows; the rest was never there. */
-sib_status sib_kv_seq_keep(sib_kv_seq *s, int n, sib_err *err);
-/* Back to `length` committed positions; SIB_ESTATE below reach, with nothing changed. Drops a pending block. */
-sib_status sib_kv_seq_truncate(sib_kv_seq *s, int length, sib_err *err);
-/* Smallest length that truncate accepts: sliding rings have overwritten what older lengths would see. 0 is always allowed. */
-int sib_kv_seq_reach(const sib_kv_seq *s);
+/* Room for n rows at positions length .. length + n - 1. On failure nothing has changed.
+ * ESTATE: a block is pending; EARG: n is not 1..max_block; ECAPACITY: beyond ctx, or no pages. */
+sib_status sib_kv_begin(sib_kv_seq *s, int n, sib_err *err);
+bool sib_kv_can_begin(const sib_kv_seq *s, int n);
 
-/* The ring of the layer that `layer` reads. Borrowed until the sequence changes. */
-sib_kv_view sib_kv_seq_view(const sib_kv_seq *s, int layer);
+/* Commits the first n rows of the pending block, 0 <= n <= pending; the rest is as if never drafted. */
+void sib_kv_keep(sib_kv_seq *s, int n);
+
+/* Forgets positions >= len; only between blocks. ESTATE when a layer's ring no longer holds the
+ * window before len (nothing has changed then: the caller starts over from a length that
+ * is held, 0 always being one). */
+sib_status sib_kv_truncate(sib_kv_seq *s, int32_t len, sib_err *err);
+bool sib_kv_can_truncate(const sib_kv_seq *s, int32_t len);
+
+/* Makes the empty sequence `s` equal to the first len positions of `from` (same pool), sharing its
+ * pages. Errors as for truncate. No memory is copied or allocated. */
+sib_status sib_kv_fork(sib_kv_seq *s, const sib_kv_seq *from, int32_t len, sib_err *err);
+
+/* The pages of a layer (its donor's when it has one), for a span. Valid as long as the sequence;
+ * begin, truncate and fork change the addresses inside. */
+sib_kv_view sib_kv_view_of(const sib_kv_seq *s, int layer);
 
 #endif
