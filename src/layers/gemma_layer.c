@@ -77,7 +77,7 @@ static void attention(const sib_gemma *g, const sib_gemma_layer *w, const sib_st
     size_t mark = st->arena->top;
     float *q = SIB_PUSH(st->arena, float, (size_t)r->n * nd), *a = SIB_PUSH(st->arena, float, (size_t)r->n * nd);
     sib_kv_geom geom = {w->n_kv_heads, d, d};
-    for (int i = 0; i < r->n_spans; i++) r->spans[i].kv = sib_kv_seq_view(r->seqs[i], w->kv_layer);
+    for (int i = 0; i < r->n_spans; i++) r->spans[i].kv = sib_kv_view_of(r->seqs[i], w->kv_layer);
 
     if (w->shared) {
         op->linear(st->dev, 1, &q, (const sib_matrix *const[]){w->q.w}, x, r->n);

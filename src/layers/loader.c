@@ -65,6 +65,7 @@ static sib_status load_matrix(sib_loader *l, sib_linear *out, const sib_matrix_s
     sib_matrix *m;
     SIB_TRY(l->dev->ops->matrix_new(l->dev, &m, src, err));
     SIB_TRY(remember(l, m, NULL, 0, err));
+    l->packed_bytes += l->dev->ops->matrix_bytes(l->dev, src);
     *out = (sib_linear){m, (int)src->out, (int)src->in};
     return step_progress(l, sib_matrix_src_bytes(src), err);
 }
@@ -123,6 +124,7 @@ sib_status sib_load_values(sib_loader *l, const float **out, const float *values
     void *dst;
     size_t bytes = (size_t)n * sizeof(float);
     SIB_TRY(sib_load_buffer(l, &dst, bytes, err));
+    l->packed_bytes += bytes;
     l->dev->ops->upload(l->dev, dst, values, bytes);
     *out = dst;
     return SIB_OK;

@@ -32,6 +32,7 @@ typedef struct sib_loader {
     sib_progress_fn progress; /* may be NULL */
     void *progress_ctx;
     uint64_t done, total; /* bytes of tensors */
+    size_t packed_bytes;  /* device bytes of what was loaded */
 } sib_loader;
 
 void sib_weights_deinit(sib_weights *w, sib_device *dev);

@@ -42,25 +42,28 @@ static void seq_free(sib_model *model, sib_seq *s)
 static int seq_length(const sib_model *model, const sib_seq *s)
 {
     (void)model;
-    return sib_kv_seq_length(s->kv);
+    return sib_kv_length(s->kv);
 }
 
 static sib_status keep(sib_model *model, sib_seq *s, int n, sib_err *err)
 {
     (void)model;
-    return sib_kv_seq_keep(s->kv, n, err);
+    if (n < 0 || n > sib_kv_pending(s->kv)) return sib_fail(err, SIB_EARG, "keep %d of %d pending rows", n, sib_kv_pending(s->kv));
+    sib_kv_keep(s->kv, n);
+    return SIB_OK;
 }
 
 static sib_status truncate_to(sib_model *model, sib_seq *s, int length, sib_err *err)
 {
     (void)model;
-    return sib_kv_seq_truncate(s->kv, length, err);
+    if (sib_kv_pending(s->kv)) sib_kv_keep(s->kv, 0);
+    return sib_kv_truncate(s->kv, length, err);
 }
 
 static int reach(sib_model *model, const sib_seq *s)
 {
     (void)model;
-    return sib_kv_seq_reach(s->kv);
+    return sib_kv_reach(s->kv);
 }
 
 /* ---- forward ---------------------------------------------------------------------------------- */
@@ -90,7 +93,7 @@ static sib_status forward(sib_model *model, const sib_part *parts, int n_parts, 
 {
     gemma4 *m = self(model);
     SIB_TRY(check_parts(m, parts, n_parts, err));
-    for (int p = 0; p < n_parts; p++) SIB_TRY(sib_kv_seq_begin(parts[p].seq->kv, parts[p].n_rows, err));
+    for (int p = 0; p < n_parts; p++) SIB_TRY(sib_kv_begin(parts[p].seq->kv, parts[p].n_rows, err));
     return gemma4_forward_on(m, model->device, &m->arena, parts, n_parts, out, err);
 }
 
@@ -138,7 +141,7 @@ static void donor_attend(sib_model *model, sib_donor which, float *out, const fl
     gemma4 *m = self(model);
     const sib_donor_info *d = &m->donors[which];
     for (int r = 0; r < rows; r++)
-        m->spans[r] = (sib_span){.kv = sib_kv_seq_view(seqs[r]->kv, d->layer), .row0 = r, .n_rows = 1, .pos0 = hi[r] - 1};
+        m->spans[r] = (sib_span){.kv = sib_kv_view_of(seqs[r]->kv, d->layer), .row0 = r, .n_rows = 1, .pos0 = hi[r] - 1};
     sib_attend at = {.spans = m->spans, .n_spans = rows, .n_rows = rows, .geom = {d->n_kv_heads, d->head_dim, d->head_dim},
                      .n_heads = n_heads, .scale = scale, .lo = lo, .hi = hi};
     model->device->ops->attend(model->device, out, q, &at);
@@ -148,7 +151,7 @@ static void donor_read(sib_model *model, sib_donor which, sib_seq *seq, int firs
 {
     const sib_donor_info *d = &self(model)->donors[which];
     sib_kv_geom g = {d->n_kv_heads, d->head_dim, d->head_dim};
-    sib_kv_view view = sib_kv_seq_view(seq->kv, d->layer);
+    sib_kv_view view = sib_kv_view_of(seq->kv, d->layer);
     model->device->ops->kv_read(model->device, &g, &view, first, n, k, v);
 }
 
@@ -187,7 +190,7 @@ static void gemma4_free(sib_model *model)
     gemma4 *m = self(model);
     if (!m) return;
     sib_kv_pool_free(m->pool);
-    sib_kv_layout_deinit(&m->layout);
+    sib_kv_layout_free(m->layout);
     sib_weights_deinit(&m->weights, model->device);
     free(m->stack.layers);
     gemma4_config_deinit(&m->cfg);
@@ -200,12 +203,18 @@ static void gemma4_free(sib_model *model)
 static sib_status plan_cache(gemma4 *m, sib_err *err)
 {
     const gemma4_config *c = &m->cfg;
-    SIB_TRY(sib_kv_layout_init(&m->layout, c->n_layers, err));
+    sib_kv_layer *layers = calloc((size_t)c->n_layers, sizeof *layers);
+    if (!layers) return sib_nomem(err, "cache layout");
     for (int i = 0; i < c->n_layers; i++) {
         const sib_gemma_layer *l = &m->stack.layers[i];
-        m->layout.layers[i] = (sib_kv_layer){.geom = {l->n_kv_heads, l->head_dim, l->head_dim}, .window = l->full ? 0 : c->window, .owner = l->kv_layer};
+        layers[i] = (sib_kv_layer){.geom = {l->n_kv_heads, l->head_dim, l->head_dim}, .window = l->full ? 0 : c->window, .donor = l->shared ? l->kv_layer : -1};
     }
-    return sib_kv_pool_new(&m->pool, m->model.device, &m->layout, m->limits.n_ctx, m->limits.n_seqs, m->limits.max_rows, err);
+    sib_status s = sib_kv_layout_new(&m->layout, layers, c->n_layers, m->limits.n_ctx, m->limits.max_rows, err);
+    free(layers);
+    SIB_TRY(s);
+    sib_kv_budget budget = {m->limits.n_seqs, (int64_t)m->limits.n_seqs * m->limits.n_ctx};
+    m->model.memory.cache = sib_kv_bytes(m->layout, m->model.device, &budget);
+    return sib_kv_pool_new(&m->pool, m->layout, m->model.device, &budget, err);
 }
 
 /* Host arrays of a call in one block, device results, and step memory measured by a run of the forward pass
@@ -242,6 +251,8 @@ static sib_status plan_step(gemma4 *m, sib_loader *l, sib_err *err)
     free(ids);
     SIB_TRY(s);
     SIB_TRY(sib_load_buffer(l, &p, plan.peak, err));
+    m->model.memory.step = plan.peak;
+    m->model.memory.results = (rows * (size_t)m->cfg.hidden + (size_t)lim->max_logits * (size_t)m->cfg.n_vocab) * sizeof(float);
     m->arena = (sib_arena){.base = p, .cap = plan.peak};
     return SIB_OK;
 }
@@ -266,6 +277,7 @@ static sib_status build(gemma4 *m, sib_loader *l, const sib_model_limits *limits
         sib_log(SIB_LOG_WARN, "context of %d positions is more than the %d the checkpoint was made for", m->limits.n_ctx, c->max_positions);
 
     SIB_TRY(gemma4_weights_load(m, l, err));
+    m->model.memory.weights = l->packed_bytes;
     /* The embedding factors are rounded to bf16 as the references do with bf16 activations, and are not in
      * float32 (gemma4.md 2.2, 2.3). */
     m->scalar_embed = sqrtf((float)c->hidden);

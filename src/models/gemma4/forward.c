@@ -15,7 +15,7 @@ static int lay_out_rows(gemma4 *m, const sib_part *parts, int n_parts)
     int row = 0, window = m->cfg.window;
     for (int p = 0; p < n_parts; p++) {
         const sib_part *part = &parts[p];
-        int base = part->seq ? sib_kv_seq_length(part->seq->kv) : 0;
+        int base = part->seq ? sib_kv_length(part->seq->kv) : 0;
         m->spans[p] = (sib_span){.row0 = row, .n_rows = part->n_rows, .pos0 = base};
         m->seqs[p] = part->seq ? part->seq->kv : NULL;
         for (int i = 0; i < part->n_rows; i++) {

@@ -35,7 +35,7 @@ typedef struct gemma4 {
     const float *ple_norm, *final_norm;
 
     sib_model_limits limits;
-    sib_kv_layout layout;
+    sib_kv_layout *layout;
     sib_kv_pool *pool;
     sib_arena arena;
     float *hidden, *logits, *taps; /* device results of the last call */
