@@ -186,28 +186,21 @@ static sib_status run_probe(golden *g, golden_model *gm, sib_err *err)
     const char *module = json_string_value(json_object_get(g->notes, "probe_module"));
     if (!module || !golden_has(g, "probe.dequantized")) return SIB_OK;
     const sib_tensor_info *want = golden_find(g, "probe.dequantized");
-    if (want->rank != 2) return SIB_OK;
-    int out = (int)want->shape[0], in = (int)want->shape[1];
+    bool experts = want->rank == 3; /* all experts are dequantized, expert 1 is multiplied */
+    if (want->rank != 2 && want->rank != 3) return sib_fail(err, SIB_EFORMAT, "probe.dequantized has %d dimensions", want->rank);
+    int n_experts = experts ? (int)want->shape[0] : 1, out = (int)want->shape[want->rank - 2], in = (int)want->shape[want->rank - 1];
+    int64_t elements = (int64_t)n_experts * out * in;
     sib_matrix_src src;
-    char name[256];
-    (void)snprintf(name, sizeof name, "%s.weight", module);
-    const sib_tensor_info *stored = sib_checkpoint_find(gm->files, name);
-    bool experts = stored && stored->rank == 3;
-    SIB_TRY(sib_matrix_of(gm->files, module, out, in, experts ? (int)stored->shape[0] : 0, &src, err));
-    int e = experts ? 1 : 0;
-    float *rows = malloc((size_t)out * (size_t)in * sizeof *rows);
-    if (!rows) return sib_nomem(err, "probe");
-    sib_matrix_src_rows(rows, &src, e, 0, out);
-    golden_compare(g, "probe.dequantized", rows, (int64_t)out * in);
-
+    SIB_TRY(sib_matrix_of(gm->files, module, out, in, experts ? n_experts : 0, &src, err));
+    float *rows = malloc((size_t)elements * sizeof *rows);
     int64_t n_q;
-    int32_t *q = golden_ints(g, &n_q, "probe.q"), *codes = malloc((size_t)out * (size_t)in * sizeof *codes);
-    const unsigned char *bits = (const unsigned char *)src.data + (size_t)e * (size_t)out * (size_t)in * (size_t)src.bits / 8;
-    for (int64_t i = 0; codes && i < (int64_t)out * in; i++) {
-        codes[i] = 0;
-        for (int b = 0; b < src.bits; b++) codes[i] |= (bits[(i * src.bits + b) / 8] >> ((i * src.bits + b) % 8) & 1) << b;
-    }
-    if (q && codes) golden_compare_ids(g, "probe.q", codes, (int64_t)out * in);
+    int32_t *q = golden_ints(g, &n_q, "probe.q"), *codes = calloc((size_t)elements, sizeof *codes);
+    if (!rows || !codes) return sib_nomem(err, "probe");
+    for (int e = 0; e < n_experts; e++) sib_matrix_src_rows(rows + (int64_t)e * out * in, &src, e, 0, out);
+    golden_compare(g, "probe.dequantized", rows, elements);
+    const unsigned char *bits = src.data;
+    for (int64_t i = 0; i < elements * src.bits; i++) codes[i / src.bits] |= (bits[i / 8] >> (i % 8) & 1) << (i % src.bits);
+    if (q) golden_compare_ids(g, "probe.q", codes, elements);
     free(q);
     free(codes);
     free(rows);
@@ -224,11 +217,10 @@ static sib_status run_probe(golden *g, golden_model *gm, sib_err *err)
     float *y = calloc((size_t)n_rows * (size_t)out, sizeof *y);
     sib_matrix *m = NULL;
     const sib_ops *op = g->device->ops;
-    if (experts) { /* as a matrix of its own */
-        size_t elements = (size_t)out * (size_t)in, groups = elements / (size_t)src.group, width = (size_t)sib_dtype_bits(src.dtype) / 8;
-        src.data = (const char *)src.data + elements * (size_t)src.bits / 8;
-        src.scales = (const char *)src.scales + groups * width;
-        src.biases = (const char *)src.biases + groups * width;
+    if (experts) { /* one of them as a matrix of its own */
+        src.data = sib_matrix_src_data(&src, 1, 0);
+        src.scales = sib_matrix_src_scales(&src, 1, 0);
+        src.biases = sib_matrix_src_biases(&src, 1, 0);
         src.n_experts = 1;
     }
     sib_status s = y ? op->matrix_new(g->device, &m, &src, err) : sib_nomem(err, "probe");

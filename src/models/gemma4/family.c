@@ -19,22 +19,25 @@ static gemma4 *self(sib_model *m)
 
 static sib_status seq_new(sib_model *model, sib_seq **out, sib_err *err)
 {
-    sib_seq *s = calloc(1, sizeof *s);
+    gemma4 *m = self(model);
     *out = NULL;
+    if (m->seqs_open == m->limits.n_seqs) return sib_fail(err, SIB_ECAPACITY, "all %d planned sequences are in use", m->limits.n_seqs);
+    sib_seq *s = calloc(1, sizeof *s);
     if (!s) return sib_nomem(err, "sequence");
-    sib_status status = sib_kv_seq_new(&s->kv, self(model)->pool, err);
+    sib_status status = sib_kv_seq_new(&s->kv, m->pool, err);
     if (status != SIB_OK) {
         free(s);
         return status;
     }
+    m->seqs_open++;
     *out = s;
     return SIB_OK;
 }
 
 static void seq_free(sib_model *model, sib_seq *s)
 {
-    (void)model;
     if (!s) return;
+    self(model)->seqs_open--;
     sib_kv_seq_free(s->kv);
     free(s);
 }

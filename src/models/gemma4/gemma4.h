@@ -37,6 +37,7 @@ typedef struct gemma4 {
     sib_model_limits limits;
     sib_kv_layout *layout;
     sib_kv_pool *pool;
+    int seqs_open;
     sib_arena arena;
     float *hidden, *logits, *taps; /* device results of the last call */
     int tap_layers[16], n_taps;
