@@ -181,6 +181,17 @@ static void put_bos_in_front(const sib_engine *e, sib_ids *ids)
     ids->n++;
 }
 
+/* The BOS of tokenizer_config.json, else of generation_config.json, in front; never twice. */
+static void put_bos(const sib_engine *e, sib_ids *ids)
+{
+    int32_t bos = sib_tokenizer_bos(e->tokenizer);
+    if (bos < 0 && e->defaults.has_bos) bos = e->defaults.bos;
+    if (bos < 0 || (ids->n > 0 && ids->v[0] == bos) || !sib_ids_reserve(ids, 1)) return;
+    memmove(ids->v + 1, ids->v, ids->n * sizeof *ids->v);
+    ids->v[0] = bos;
+    ids->n++;
+}
+
 sib_status sib_tokenize(const sib_engine *e, const char *text, size_t text_bytes, unsigned flags, int32_t **ids, size_t *n_ids, sib_err *err)
 {
     sib_ids out = {0};
@@ -189,6 +200,8 @@ sib_status sib_tokenize(const sib_engine *e, const char *text, size_t text_bytes
     SIB_TRY(need_tokenizer(e, err));
     unsigned f = (flags & SIB_TOKENIZE_SPECIAL ? SIB_ADD_SPECIAL : 0u) | (flags & SIB_TOKENIZE_PLAIN ? SIB_PLAIN_TEXT : 0u);
     sib_status s = sib_tokenizer_encode(e->tokenizer, (sib_str){text, text_bytes}, f, &out, err);
+    if (s == SIB_OK && flags & SIB_TOKENIZE_BOS) put_bos(e, &out);
+    if (out.failed) s = sib_nomem(err, "token ids");
     if (s == SIB_OK && (flags & SIB_TOKENIZE_BOS)) put_bos_in_front(e, &out);
     if (s == SIB_OK && (out.failed || !sib_ids_reserve(&out, 1))) s = sib_nomem(err, "token ids");
     if (s != SIB_OK) {
@@ -253,8 +266,12 @@ sib_status sib_engine_sampler(const sib_engine *e, const sib_request *r, sib_sam
     p->repetition_penalty = pick(r->repetition_penalty, c->has_repetition_penalty, c->repetition_penalty, 1.0);
     p->presence_penalty = pick(r->presence_penalty, c->has_presence_penalty, c->presence_penalty, 0.0);
     p->frequency_penalty = pick(r->frequency_penalty, false, 0.0, 0.0);
-    p->suppress = c->suppress_tokens;
-    p->n_suppress = c->n_suppress_tokens;
+    p->suppress = c->suppress;
+    p->n_suppress = (size_t)c->n_suppress;
+    /* The end ids matter to the sampler only while the answer must not end yet. */
+    p->eos = c->eos;
+    p->n_eos = c->min_new_tokens > 0 && !r->ignore_eos ? (size_t)c->n_eos : 0;
+    p->min_new_tokens = (uint64_t)c->min_new_tokens;
     p->seed = r->seed;
     for (int i = 0; i < r->n_bias; i++) bias[i] = (sib_logit_bias){r->bias_ids[i], r->bias_values[i]};
     p->bias = bias;
