@@ -81,6 +81,22 @@ static sib_status open_text(sib_engine *e, sib_err *err)
     return s;
 }
 
+static sib_status open_drafter(sib_engine *e, const sib_options *o, sib_err *err)
+{
+    if (!o->draft || !strcmp(o->draft, "none")) return SIB_OK;
+    if (!strcmp(o->draft, "ngram")) return sib_fail(err, SIB_EUNSUPPORTED, "draft \"ngram\" is not supported yet");
+    if (!strcmp(o->draft, "native")) return sib_fail(err, SIB_EUNSUPPORTED, "native GLM-5.2 MTP binds only to the GLM-5.2 graph that declares it");
+    const char *rules = o->assistant_rules ? o->assistant_rules : "trained";
+    if (strcmp(rules, "trained") && strcmp(rules, "seed")) return sib_fail(err, SIB_EARG, "assistant rules \"%s\" are not known; known are trained, seed", rules);
+    bool seed = rules[0] == 's';
+    sib_drafter_options d = {.seed_scale = seed, .seed_positions = seed, .seed_window = seed, .bits = o->draft_bits, .n_seqs = e->limits.n_seqs, .max_draft = e->limits.max_block - 1};
+    sib_checkpoint_options files = {.lax_safetensors = o->lax_safetensors};
+    SIB_TRY(sib_checkpoint_open(&e->draft_files, o->draft, &files, err));
+    sib_loader l = {.dev = e->device, .files = e->draft_files, .progress = o->progress, .progress_ctx = o->progress_ctx, .total = sib_checkpoint_bytes(e->draft_files)};
+    SIB_TRY(sib_drafter_open(&e->drafter, &l, e->model, &d, err));
+    return sib_checkpoint_intact(e->draft_files, err);
+}
+
 /* A call takes a prompt chunk or a verify block of every session, whichever is more. */
 void sib_engine_limits(const sib_options *o, int n_seqs, sib_model_limits *out)
 {
@@ -98,8 +114,9 @@ static sib_status build(sib_engine *e, const sib_options *o, sib_err *err)
     double t0 = now_ms();
     sib_checkpoint_options files = {.lax_safetensors = o->lax_safetensors};
     SIB_TRY(sib_checkpoint_open(&e->files, o->model, &files, err));
+    SIB_TRY(sib_refuse_drafter(sib_checkpoint_dir(e->files), err));
     e->family = sib_family_for(e->files, err);
-    if (!e->family) return err ? err->status : SIB_EUNSUPPORTED;
+    if (!e->family) return err->status;
     SIB_TRY(sib_quant_check(e->files, err));
     SIB_TRY(read_defaults(e, err));
     SIB_TRY(open_text(e, err));
@@ -108,7 +125,8 @@ static sib_status build(sib_engine *e, const sib_options *o, sib_err *err)
     e->chunk = o->chunk > 0 ? o->chunk : DEFAULT_CHUNK;
     sib_loader l = {.dev = e->device, .files = e->files, .progress = o->progress, .progress_ctx = o->progress_ctx, .total = sib_checkpoint_bytes(e->files)};
     if (!o->text_only) SIB_TRY(e->family->open(&e->model, &l, &e->limits, err));
-    if (o->draft && strcmp(o->draft, "none")) return sib_fail(err, SIB_EUNSUPPORTED, "drafters are not part of this build");
+    SIB_TRY(sib_checkpoint_intact(e->files, err));
+    SIB_TRY(open_drafter(e, o, err));
     e->load_ms = now_ms() - t0;
     return SIB_OK;
 }
@@ -136,6 +154,7 @@ void sib_close(sib_engine *e)
     if (e->model) e->model->ops->free(e->model);
     sib_chat_free(e->chat);
     sib_tokenizer_free(e->tokenizer);
+    sib_checkpoint_free(e->draft_files);
     sib_checkpoint_free(e->files);
     sib_device_free(e->device);
     free(e);

@@ -13,6 +13,7 @@ struct sib_engine {
     const sib_family *family;
     sib_model *model;
     sib_drafter *drafter;
+    sib_checkpoint *draft_files;
     sib_tokenizer *tokenizer; /* NULL: the checkpoint has none  */
     sib_chat *chat;           /* NULL: no chat template         */
     sib_generation_config defaults;
