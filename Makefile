@@ -9,7 +9,7 @@ ifeq ($(origin CC),default)
 CC := gcc
 endif
 
-PKGS    := jansson libpcre2-8 libutf8proc libjpeg libpng libwebp libwebpdemux libmd
+PKGS    := jansson libpcre2-8 libutf8proc libjpeg libpng libwebp libwebpdemux libmd zlib
 PKG_CFLAGS = $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LIBS   = $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 EDIT_LIBS  = $(shell pkg-config --libs libedit 2>/dev/null)

@@ -40,8 +40,10 @@ typedef struct sib_added_walk {
     size_t done; /* end of the last token reported  */
 } sib_added_walk;
 
-/* The next token and its span, white space that it strips included. `plain`: special tokens
- * are not looked for. False: no more. */
+/* The next token and its span, white space that it strips included; NULL: no more. `plain`:
+ * special tokens are not looked for. As in the reference, white space that a token strips on
+ * its right is searched for tokens all the same, so a span can begin before the end of the
+ * one in front, and the text goes on behind the later one. */
 const sib_added_token *sib_added_next(const sib_added *a, sib_added_walk *w, bool plain, size_t *start, size_t *end);
 
 #endif
