@@ -204,6 +204,15 @@ struct sib_detok {
     sib_decoding decoding;
 };
 
+/* What a token is decoded from: its piece, or the normal form of a `normalized` added token. */
+static sib_str printed_text(const sib_tokenizer *t, int32_t id)
+{
+    const sib_added_token *added = added_of(t, id);
+    if (!added || !added->shown) return sib_tokenizer_piece(t, id);
+    const sib_added_token *normal = &t->normalized.v[added->shown - 1];
+    return (sib_str){normal->content, normal->n};
+}
+
 sib_status sib_detok_new(sib_detok **out, const sib_tokenizer *t, unsigned flags, sib_err *err)
 {
     *out = calloc(1, sizeof **out);
@@ -223,7 +232,7 @@ void sib_detok_free(sib_detok *d)
 sib_status sib_detok_feed(sib_detok *d, int32_t id, sib_buf *out, sib_err *err)
 {
     if (id < 0) return sib_fail(err, SIB_EARG, "token id %d is negative", id);
-    sib_str token = sib_tokenizer_piece(d->t, id);
+    sib_str token = printed_text(d->t, id);
     if (!token.p || (!(d->flags & SIB_KEEP_SPECIAL) && sib_tokenizer_is_special(d->t, id))) return SIB_OK;
     return sib_decoding_push(&d->decoding, d->t->decoder, token, out, err);
 }

@@ -15,6 +15,7 @@ typedef struct sib_added_token {
     size_t n;
     int32_t id;
     uint32_t order; /* among equal contents the lowest wins */
+    uint32_t shown; /* by_text: 1 + index in `normalized` of what decoding prints, 0: the content */
     bool single_word, lstrip, rstrip, special;
 } sib_added_token;
 

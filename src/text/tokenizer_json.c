@@ -429,6 +429,7 @@ static sib_status index_ids(sib_tokenizer *t, sib_err *err)
         t->added_at[a->id] = (int32_t)i;
         t->barred[a->id] = a->special && (uint32_t)a->id != t->bpe.unk;
     }
+    for (size_t i = 0; i < t->normalized.n; i++) t->by_text.v[t->added_at[t->normalized.v[i].id]].shown = (uint32_t)i + 1;
     return SIB_OK;
 }
 
