@@ -50,8 +50,7 @@ void sib_bpe_deinit(sib_bpe *b);
 
 /* Copies `text` as the token `id`; an id in use or not below id_limit is SIB_EFORMAT. */
 sib_status sib_bpe_add(sib_bpe *b, sib_str text, uint32_t id, sib_err *err);
-/* Builds the lookup table; equal texts are SIB_EFORMAT. Tokens added later
- * have a text but are not found by it: added tokens above the model's vocabulary. */
+/* Builds the lookup table; equal texts are SIB_EFORMAT. */
 sib_status sib_bpe_seal(sib_bpe *b, sib_err *err);
 uint32_t sib_bpe_id(const sib_bpe *b, sib_str text);
 sib_str sib_bpe_text(const sib_bpe *b, uint32_t id); /* {NULL, 0} when no token has the id */

@@ -44,7 +44,7 @@ void sib_tokenizer_free(sib_tokenizer *t)
 {
     if (!t) return;
     sib_bpe_deinit(&t->bpe);
-    free(t->special);
+    free(t->added_at);
     free(t->barred);
     sib_added_deinit(&t->raw);
     sib_added_deinit(&t->normalized);
@@ -66,25 +66,33 @@ void sib_tokenizer_free(sib_tokenizer *t)
 
 int32_t sib_tokenizer_n_vocab(const sib_tokenizer *t)
 {
-    return (int32_t)t->bpe.n_ids;
+    return t->n_ids;
 }
 
 int32_t sib_tokenizer_id(const sib_tokenizer *t, sib_str token)
 {
-    uint32_t id = sib_bpe_id(&t->bpe, token);
-    if (id != SIB_NO_ID) return (int32_t)id;
-    const sib_added_token *hit = token.n ? sib_added_exact(&t->by_text, token) : NULL;
-    return hit ? hit->id : -1;
+    const sib_added_token *hit = sib_added_exact(&t->by_text, token);
+    uint32_t id = hit ? (uint32_t)hit->id : sib_bpe_id(&t->bpe, token);
+    return id == SIB_NO_ID ? -1 : (int32_t)id;
+}
+
+/* The added token with this id, or NULL. */
+static const sib_added_token *added_of(const sib_tokenizer *t, int32_t id)
+{
+    return id >= 0 && id < t->n_ids && t->added_at[id] >= 0 ? &t->by_text.v[t->added_at[id]] : NULL;
 }
 
 sib_str sib_tokenizer_piece(const sib_tokenizer *t, int32_t id)
 {
+    const sib_added_token *added = added_of(t, id);
+    if (added) return (sib_str){added->content, added->n};
     return id < 0 ? (sib_str){NULL, 0} : sib_bpe_text(&t->bpe, (uint32_t)id);
 }
 
 bool sib_tokenizer_is_special(const sib_tokenizer *t, int32_t id)
 {
-    return id >= 0 && (uint32_t)id < t->bpe.n_ids && t->special[id];
+    const sib_added_token *added = added_of(t, id);
+    return added && added->special;
 }
 
 int32_t sib_tokenizer_bos(const sib_tokenizer *t)
@@ -141,7 +149,7 @@ static sib_status between(encoder *e, const sib_added *set, sib_str text, bool f
     size_t from = 0, start, end;
     const sib_added_token *hit;
     while ((hit = sib_added_next(set, &w, e->plain, &start, &end)) != NULL) {
-        SIB_TRY(inner(e, (sib_str){text.p + from, start - from}, first && from == 0));
+        if (start > from) SIB_TRY(inner(e, (sib_str){text.p + from, start - from}, first && from == 0));
         sib_ids_add(e->out, hit->id);
         from = end;
     }
@@ -196,6 +204,15 @@ struct sib_detok {
     sib_decoding decoding;
 };
 
+/* What a token is decoded from: its piece, or the normal form of a `normalized` added token. */
+static sib_str printed_text(const sib_tokenizer *t, int32_t id)
+{
+    const sib_added_token *added = added_of(t, id);
+    if (!added || !added->shown) return sib_tokenizer_piece(t, id);
+    const sib_added_token *normal = &t->normalized.v[added->shown - 1];
+    return (sib_str){normal->content, normal->n};
+}
+
 sib_status sib_detok_new(sib_detok **out, const sib_tokenizer *t, unsigned flags, sib_err *err)
 {
     *out = calloc(1, sizeof **out);
@@ -215,7 +232,7 @@ void sib_detok_free(sib_detok *d)
 sib_status sib_detok_feed(sib_detok *d, int32_t id, sib_buf *out, sib_err *err)
 {
     if (id < 0) return sib_fail(err, SIB_EARG, "token id %d is negative", id);
-    sib_str token = sib_tokenizer_piece(d->t, id);
+    sib_str token = printed_text(d->t, id);
     if (!token.p || (!(d->flags & SIB_KEEP_SPECIAL) && sib_tokenizer_is_special(d->t, id))) return SIB_OK;
     return sib_decoding_push(&d->decoding, d->t->decoder, token, out, err);
 }

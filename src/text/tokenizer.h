@@ -45,7 +45,7 @@ enum { SIB_KEEP_SPECIAL = 1u << 0 /* print special tokens too */ };
  * vocabulary) prints nothing; a negative one is SIB_EARG. */
 sib_status sib_tokenizer_decode(const sib_tokenizer *t, const int32_t *ids, size_t n, unsigned flags, sib_buf *out, sib_err *err);
 
-/* Largest id + 1, added tokens included. */
+/* Largest id + 1, of the vocabulary, the added tokens and the post-processor's ids. */
 int32_t sib_tokenizer_n_vocab(const sib_tokenizer *t);
 /* Id of the token whose vocabulary text is exactly `token`, or -1. */
 int32_t sib_tokenizer_id(const sib_tokenizer *t, sib_str token);

@@ -119,6 +119,7 @@ static bool word_after(sib_str t, size_t at)
 
 static size_t spaces_before(sib_str t, size_t at, size_t stop)
 {
+    if (at < stop) return stop;
     while (at > stop) {
         size_t i = at, len;
         do i--;
@@ -147,7 +148,6 @@ const sib_added_token *sib_added_next(const sib_added *a, sib_added_walk *w, boo
         *start = w->from;
         *end = w->from += hit->n;
         if (hit->single_word && (word_before(w->text, *start) || word_after(w->text, *end))) continue;
-        if (*start < w->done) continue; /* inside white space that the token before has taken */
         if (hit->lstrip) *start = spaces_before(w->text, *start, w->done);
         if (hit->rstrip) *end = spaces_after(w->text, *end);
         w->done = *end;

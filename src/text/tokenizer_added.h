@@ -15,6 +15,7 @@ typedef struct sib_added_token {
     size_t n;
     int32_t id;
     uint32_t order; /* among equal contents the lowest wins */
+    uint32_t shown; /* by_text: 1 + index in `normalized` of what decoding prints, 0: the content */
     bool single_word, lstrip, rstrip, special;
 } sib_added_token;
 
@@ -40,8 +41,10 @@ typedef struct sib_added_walk {
     size_t done; /* end of the last token reported  */
 } sib_added_walk;
 
-/* The next token and its span, white space that it strips included. `plain`: special tokens
- * are not looked for. False: no more. */
+/* The next token and its span, white space that it strips included; NULL: no more. `plain`:
+ * special tokens are not looked for. As in the reference, white space that a token strips on
+ * its right is searched for tokens all the same, so a span can begin before the end of the
+ * one in front, and the text goes on behind the later one. */
 const sib_added_token *sib_added_next(const sib_added *a, sib_added_walk *w, bool plain, size_t *start, size_t *end);
 
 #endif

@@ -16,11 +16,12 @@ typedef struct sib_tokenizer_var {
 
 struct sib_tokenizer {
     sib_bpe bpe;
-    uint8_t *special; /* [bpe.n_ids]: 1 for special tokens                          */
-    uint8_t *barred;  /* [bpe.n_ids]: what PLAIN_TEXT must not produce: special but not unk */
+    int32_t n_ids;     /* largest id + 1 of vocabulary, added tokens, post-processor       */
+    int32_t *added_at; /* [n_ids]: index of the id's token in `by_text`, or -1             */
+    uint8_t *barred;   /* [n_ids]: 1 for what PLAIN_TEXT must not produce: special, not unk */
     sib_added raw;        /* added tokens matched before the normalizer             */
     sib_added normalized; /* those matched after it                                 */
-    sib_added by_text;    /* all, under their own text: sib_tokenizer_id            */
+    sib_added by_text;    /* all, under their own text                              */
     sib_normalizer *normalizer;
     sib_pretokenizer *pretokenizer;
     sib_decoder *decoder;

@@ -355,13 +355,25 @@ static sib_status add_pattern(sib_tokenizer *t, sib_str content, bool normalized
     return s;
 }
 
-static sib_status load_added_token(sib_tokenizer *t, const json_t *o, uint32_t order, sib_err *err)
+/* The id of an added token is the vocabulary's, when its text is there, whatever the entry
+ * says; else the one behind the ids of the vocabulary and of the added tokens so far, where
+ * the vocabulary is taken to have ids without gaps. That is how the reference numbers them;
+ * in the files that it writes the entries say the same. */
+static int64_t added_id(const sib_tokenizer *t, sib_str content, int64_t highest)
+{
+    uint32_t known = sib_bpe_id(&t->bpe, content);
+    int64_t n = (int64_t)t->bpe.n_used;
+    if (known != SIB_NO_ID) return known;
+    return highest >= n ? highest + 1 : n;
+}
+
+static sib_status load_added_token(sib_tokenizer *t, const json_t *o, uint32_t order, int64_t *highest, sib_err *err)
 {
     static const char where[] = "added_tokens";
     const json_t *text = json_object_get(o, "content");
     int64_t id = -1;
-    sib_added_token flags = {0};
-    SIB_TRY(sib_json_int(o, where, "id", 0, SIB_TOKENIZER_MAX_IDS - 1, &id, err));
+    sib_added_token flags = {.order = order};
+    SIB_TRY(sib_json_int(o, where, "id", 0, UINT32_MAX, &id, err));
     if (id < 0) return sib_fail(err, SIB_EFORMAT, "%s: key \"id\" is missing", where);
     if (!json_is_string(text)) return sib_fail(err, SIB_EFORMAT, "%s: token %lld: key \"content\" must be a string", where, (long long)id);
     SIB_TRY(sib_json_bool(o, where, "single_word", &flags.single_word, err));
@@ -372,13 +384,10 @@ static sib_status load_added_token(sib_tokenizer *t, const json_t *o, uint32_t o
     SIB_TRY(sib_json_bool(o, where, "normalized", &normalized, err));
     sib_str content = {json_string_value(text), json_string_length(text)};
     if (content.n == 0) return SIB_OK; /* the reference leaves such a token out */
-    uint32_t known = sib_bpe_id(&t->bpe, content);
-    if (known == SIB_NO_ID) {
-        known = (uint32_t)id;
-        SIB_TRY(sib_bpe_add(&t->bpe, content, known, err));
-    } /* else the vocabulary's id counts, whatever the entry says, as in the reference */
-    flags.id = (int32_t)known;
-    flags.order = order;
+    id = added_id(t, content, *highest);
+    if (id >= SIB_TOKENIZER_MAX_IDS) return sib_fail(err, SIB_EFORMAT, "%s: more than %d ids", where, SIB_TOKENIZER_MAX_IDS);
+    if (id > *highest) *highest = id;
+    flags.id = (int32_t)id;
     SIB_TRY(sib_added_add(&t->by_text, content, flags, err));
     return add_pattern(t, content, normalized, flags, err);
 }
@@ -386,13 +395,14 @@ static sib_status load_added_token(sib_tokenizer *t, const json_t *o, uint32_t o
 static sib_status load_added(sib_tokenizer *t, const json_t *list, sib_err *err)
 {
     size_t i;
+    int64_t highest = -1;
     const json_t *o;
     if (list && !json_is_array(list)) return sib_fail(err, SIB_EFORMAT, "key \"added_tokens\" must be a list");
     size_t count = json_array_size(list);
     json_array_foreach(list, i, o) {
         if (!json_is_object(o)) return sib_fail(err, SIB_EFORMAT, "added_tokens: entry %zu must be an object", i);
         /* Among equal patterns special tokens come first, then the order of the file. */
-        SIB_TRY(load_added_token(t, o, (uint32_t)(json_is_true(json_object_get(o, "special")) ? i : i + count), err));
+        SIB_TRY(load_added_token(t, o, (uint32_t)(json_is_true(json_object_get(o, "special")) ? i : i + count), &highest, err));
     }
     sib_added_seal(&t->raw);
     sib_added_seal(&t->normalized);
@@ -400,23 +410,33 @@ static sib_status load_added(sib_tokenizer *t, const json_t *list, sib_err *err)
     for (i = 1; i < t->by_text.n; i++) {
         const sib_added_token *a = &t->by_text.v[i - 1], *b = a + 1;
         if (a->n == b->n && memcmp(a->content, b->content, a->n) == 0)
-            return sib_fail(err, SIB_EFORMAT, "added_tokens: the ids %d and %d have the same content", a->id, b->id);
+            return sib_fail(err, SIB_EFORMAT, "added_tokens: \"%.*s\" is listed twice", (int)a->n, a->content);
     }
-    t->special = calloc(t->bpe.n_ids ? t->bpe.n_ids : 1, 1);
-    t->barred = calloc(t->bpe.n_ids ? t->bpe.n_ids : 1, 1);
-    if (!t->special || !t->barred) return sib_nomem(err, "added tokens");
-    for (i = 0; i < t->by_text.n; i++) {
+    if (highest >= t->n_ids) t->n_ids = (int32_t)highest + 1;
+    return SIB_OK;
+}
+
+/* The tables by id, when all ids are known. */
+static sib_status index_ids(sib_tokenizer *t, sib_err *err)
+{
+    size_t n = t->n_ids ? (size_t)t->n_ids : 1;
+    t->added_at = malloc(n * sizeof *t->added_at);
+    t->barred = calloc(n, 1);
+    if (!t->added_at || !t->barred) return sib_nomem(err, "added tokens");
+    memset(t->added_at, 0xFF, n * sizeof *t->added_at);
+    for (size_t i = 0; i < t->by_text.n; i++) {
         const sib_added_token *a = &t->by_text.v[i];
-        t->special[a->id] = a->special;
+        t->added_at[a->id] = (int32_t)i;
         t->barred[a->id] = a->special && (uint32_t)a->id != t->bpe.unk;
     }
+    for (size_t i = 0; i < t->normalized.n; i++) t->by_text.v[t->added_at[t->normalized.v[i].id]].shown = (uint32_t)i + 1;
     return SIB_OK;
 }
 
 /* ---- the post-processor ---- */
 
 /* The ids of a SpecialToken of a template, appended. */
-static sib_status template_token(const sib_tokenizer *t, const json_t *processor, const json_t *item, sib_ids *out, sib_err *err)
+static sib_status template_token(sib_tokenizer *t, const json_t *processor, const json_t *item, sib_ids *out, sib_err *err)
 {
     const char *name = json_string_value(json_object_get(item, "id"));
     const json_t *ids = name ? json_object_get(json_object_get(json_object_get(processor, "special_tokens"), name), "ids") : NULL, *v;
@@ -424,8 +444,9 @@ static sib_status template_token(const sib_tokenizer *t, const json_t *processor
     if (!json_is_array(ids)) return sib_fail(err, SIB_EFORMAT, "post_processor: \"special_tokens\" has no ids for \"%.80s\"", name ? name : "");
     json_array_foreach(ids, i, v) {
         json_int_t id = json_is_integer(v) ? json_integer_value(v) : -1;
-        if (id < 0 || id >= t->bpe.n_ids) return sib_fail(err, SIB_EFORMAT, "post_processor: token \"%.80s\" has an id outside the vocabulary", name);
+        if (id < 0 || id >= (json_int_t)t->bpe.id_limit) return sib_fail(err, SIB_EFORMAT, "post_processor: token \"%.80s\" has a wrong id", name);
         sib_ids_add(out, (int32_t)id);
+        if (id >= t->n_ids) t->n_ids = (int32_t)id + 1;
     }
     return out->failed ? sib_nomem(err, "post_processor") : SIB_OK;
 }
@@ -492,9 +513,11 @@ static sib_status load_root(sib_tokenizer *t, const json_t *root, const parts *p
     SIB_TRY(sib_pretokenizer_new(&t->pretokenizer, sib_json_get(root, "pre_tokenizer"), err));
     SIB_TRY(sib_decoder_new(&t->decoder, sib_json_get(root, "decoder"), err));
     SIB_TRY(load_model(&t->bpe, json_object_get(root, "model"), p, err));
+    t->n_ids = (int32_t)t->bpe.n_ids;
     SIB_TRY(load_added(t, sib_json_get(root, "added_tokens"), err));
     const json_t *post = sib_json_get(root, "post_processor");
-    return post ? load_post_processor(t, post, 0, err) : SIB_OK;
+    if (post) SIB_TRY(load_post_processor(t, post, 0, err));
+    return index_ids(t, err);
 }
 
 sib_status sib_tokenizer_load(sib_tokenizer *t, sib_str json, sib_err *err)

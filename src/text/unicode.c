@@ -105,10 +105,13 @@ static bool is_alphabetic_symbol(uint32_t cp)
 
 bool sib_unicode_is_regex_word(uint32_t cp)
 {
-    return (sib_unicode_bits(cp) & (SIB_U_L | SIB_U_M | SIB_U_ND | SIB_U_NL | SIB_U_PC)) || is_alphabetic_symbol(cp);
+    unsigned bits = sib_unicode_bits(cp);
+    if (cp < 0x100 && (bits & SIB_U_N)) return true; /* superscripts and fractions: the engine's Latin-1 table */
+    return (bits & (SIB_U_L | SIB_U_M | SIB_U_ND | SIB_U_NL | SIB_U_PC)) || is_alphabetic_symbol(cp);
 }
 
 bool sib_unicode_is_word(uint32_t cp)
 {
+    if (cp < 0x100 && (sib_unicode_bits(cp) & SIB_U_NO)) return false;
     return sib_unicode_is_regex_word(cp) || cp == 0x200C || cp == 0x200D;
 }

@@ -33,11 +33,11 @@ enum {
 unsigned sib_unicode_bits(uint32_t cp);
 
 /* \w of the split patterns: letters, marks, decimal digits and letter numbers, connectors,
- * and the alphabetic symbols. */
+ * the alphabetic symbols, and of the other numbers those of Latin-1. */
 bool sib_unicode_is_regex_word(uint32_t cp);
 
 /* \w of Unicode Technical Standard 18, the border test of `single_word` added tokens: as
- * above, and the two join controls. */
+ * above with the two join controls, without the other numbers. */
 bool sib_unicode_is_word(uint32_t cp);
 
 #endif
