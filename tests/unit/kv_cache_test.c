@@ -332,7 +332,7 @@ static void budget_suffices(void **state)
         for (int i = 0; i < k; i++) total += want[i] = 1 + below(&rng, CTX);
         fixture f;
         open_fixture(&f, k, total);
-        twin *t = calloc((size_t)k, sizeof *t);
+        twin t[5];
         for (int i = 0; i < k; i++) {
             t[i] = new_twin(&f);
             grow(&f, &t[i], want[i]);
@@ -341,7 +341,6 @@ static void budget_suffices(void **state)
             check_contents(&f, &t[i]);
             sib_kv_seq_free(t[i].s);
         }
-        free(t);
         close_fixture(&f);
     }
 }
