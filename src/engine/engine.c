@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-#define VERSION       "0.1.0"
+#define VERSION "0.1.0"
 #define DEFAULT_CHUNK 512
 #define DEFAULT_DRAFT 15
 
