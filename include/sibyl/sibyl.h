@@ -80,6 +80,8 @@ typedef struct sib_options {
     int chunk;              /* prompt rows of one forward pass; 0: 512                           */
     int max_draft;          /* longest draft a session may ask for; 0: 15                        */
     bool lax_safetensors;   /* allow holes and trailing bytes in weight files                    */
+    const char *vision_quirk; /* "none" (default), "mlx-trunc": whole-number pixels for a quantized patch projection */
+    bool text_only;         /* tokenizer and chat template, no weights: no sessions              */
     sib_progress_fn progress; /* may be NULL */
     void *progress_ctx;
 } sib_options;
@@ -106,7 +108,8 @@ SIB_API sib_status sib_engine_info_get(const sib_engine *e, sib_engine_info *out
 enum {
     SIB_TOKENIZE_SPECIAL = 1, /* add what the tokenizer's post-processor adds (BOS ...)          */
     SIB_TOKENIZE_PLAIN = 2,   /* text that looks like a special token stays text                 */
-    SIB_DETOKENIZE_SPECIAL = 4 /* print special tokens                                           */
+    SIB_DETOKENIZE_SPECIAL = 4, /* print special tokens                                          */
+    SIB_TOKENIZE_BOS = 8 /* BOS in front when the checkpoint has one and the ids do not begin with it */
 };
 
 /* ids and text are handed over: sib_free. `text` must be valid UTF-8. */

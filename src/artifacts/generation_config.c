@@ -49,7 +49,6 @@ static const struct {
     {"guidance_scale", 1},
     {"penalty_alpha", 0},
     {"renormalize_logits", 0},
-    {"suppress_tokens", 0},
     {"begin_suppress_tokens", 0},
     {"bad_words_ids", 0},
     {"force_words_ids", 0},
@@ -127,6 +126,8 @@ sib_status sib_generation_config_parse(sib_generation_config *g, const json_t *j
     *g = (sib_generation_config){.do_sample = true, .temperature = 1, .top_p = 1, .repetition_penalty = 1};
     if (!json) return SIB_OK;
     SIB_TRY(sib_eos_ids_add(g->eos, &g->n_eos, json, "eos_token_id", where, err));
+    /* Ids that are never drawn (Gemma 4 lists its picture and audio ends here, gemma4.md 5.5). */
+    SIB_TRY(sib_eos_ids_add(g->suppress, &g->n_suppress, json, "suppress_tokens", where, err));
     SIB_TRY(int32(json, where, "bos_token_id", 0, &g->bos, &g->has_bos, err));
     SIB_TRY(int32(json, where, "pad_token_id", -1, &g->pad, &g->has_pad, err));
     g->has_do_sample = sib_json_get(json, "do_sample") != NULL;

@@ -18,6 +18,8 @@ typedef struct sib_generation_config {
 
     int32_t eos[SIB_GENERATION_MAX_IDS]; /* all of them stop; n_eos 0: the file has none */
     int n_eos;
+    int32_t suppress[SIB_GENERATION_MAX_IDS]; /* ids that are never drawn */
+    int n_suppress;
     int32_t bos, pad;
     bool do_sample; /* false: greedy unless a request sets a temperature */
     double temperature, top_p, min_p;

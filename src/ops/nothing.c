@@ -161,6 +161,12 @@ static void argmax(sib_device *d, int32_t *ids, const float *x, int rows, int n)
     for (int r = 0; r < rows; r++) ids[r] = 0;
 }
 
+static void centroid_argmax(sib_device *d, int32_t *ids, const sib_centroid_head *h, const float *scores, const float *y, int rows, float *logits)
+{
+    (void)h, (void)scores, (void)logits;
+    argmax(d, ids, y, rows, 0);
+}
+
 static const sib_ops nothing_ops = {
     .name = "nothing",
     .alloc = nothing_alloc,
@@ -195,6 +201,7 @@ static const sib_ops nothing_ops = {
     .add_row = by_row,
     .copy_rows = copy_rows,
     .argmax = argmax,
+    .centroid_argmax = centroid_argmax,
 };
 
 void sib_nothing_init(sib_nothing *n, sib_device *real)

@@ -121,11 +121,20 @@ typedef struct sib_model_ops {
     sib_status (*forward)(sib_model *m, const sib_part *parts, int n_parts, sib_forward_out *out, sib_err *err);
 } sib_model_ops;
 
+/* Device memory by use, exact; the same figures when a model was opened on a planning device. */
+typedef struct sib_memory {
+    size_t weights; /* matrices and vectors                     */
+    size_t cache;   /* keys, values, recurrent state of all sequences */
+    size_t step;    /* activations of the largest call          */
+    size_t results; /* hidden states and logits handed out      */
+} sib_memory;
+
 /* First member of every family's model struct. */
 struct sib_model {
     const sib_model_ops *ops;
     sib_offers offers;
     sib_facts facts;
+    sib_memory memory;
     sib_trace trace;
     struct sib_device *device;
 };
