@@ -34,19 +34,19 @@ sib_status sib_bpe_add(sib_bpe *b, sib_str text, uint32_t id, sib_err *err)
     if (id >= b->id_limit)
         return sib_fail(err, SIB_EFORMAT, "token \"%.*s\" has id %u, in a file of this size ids must be below %u", (int)(text.n < 80 ? text.n : 80), text.p, id,
                         b->id_limit);
-    if (text.n > UINT32_MAX) return sib_fail(err, SIB_EFORMAT, "token %u is longer than 4 GiB", id);
+    if (text.n >= SIB_NO_ID - b->strings.n) return sib_fail(err, SIB_EFORMAT, "the vocabulary's texts are longer than 4 GiB");
     if (id >= b->cap_ids) {
         uint32_t cap = b->cap_ids ? b->cap_ids : 1024;
         while (cap <= id) cap *= 2;
         sib_vocab_entry *e = realloc(b->entries, cap * sizeof *e);
         if (!e) return sib_nomem(err, "vocabulary");
-        memset(e + b->cap_ids, 0, (cap - b->cap_ids) * sizeof *e);
+        memset(e + b->cap_ids, 0xFF, (cap - b->cap_ids) * sizeof *e);
         b->entries = e;
         b->cap_ids = cap;
     }
     sib_vocab_entry *e = &b->entries[id];
-    if (e->used) return sib_fail(err, SIB_EFORMAT, "two tokens have the id %u", id);
-    *e = (sib_vocab_entry){.at = b->strings.n, .n = (uint32_t)text.n, .used = true};
+    if (e->n != SIB_NO_ID) return sib_fail(err, SIB_EFORMAT, "two tokens have the id %u", id);
+    *e = (sib_vocab_entry){(uint32_t)b->strings.n, (uint32_t)text.n};
     sib_buf_add(&b->strings, text.p, text.n);
     if (b->strings.failed) return sib_nomem(err, "vocabulary");
     if (id >= b->n_ids) b->n_ids = id + 1;
@@ -91,7 +91,7 @@ uint32_t sib_bpe_id(const sib_bpe *b, sib_str text)
 
 sib_str sib_bpe_text(const sib_bpe *b, uint32_t id)
 {
-    if (id >= b->n_ids || !b->entries[id].used) return (sib_str){NULL, 0};
+    if (id >= b->n_ids || b->entries[id].n == SIB_NO_ID) return (sib_str){NULL, 0};
     return (sib_str){b->strings.p + b->entries[id].at, b->entries[id].n};
 }
 
@@ -113,8 +113,8 @@ sib_status sib_bpe_seal(sib_bpe *b, sib_err *err)
     b->slot_mask = (uint32_t)(size - 1);
     b->longest_probe = 0;
     for (uint32_t id = 0; id < b->n_ids; id++) {
-        if (!b->entries[id].used) continue;
         sib_str text = sib_bpe_text(b, id);
+        if (!text.p) continue;
         uint32_t hash = hash_end(hash_more(HASH_START, text)), k = 0;
         sib_vocab_slot *slot;
         while ((slot = &b->slots[(hash + k) & b->slot_mask])->id != SIB_NO_ID) {

@@ -12,9 +12,8 @@
 #define SIB_NO_ID UINT32_MAX
 
 typedef struct sib_vocab_entry {
-    size_t at;  /* of the string in `strings`          */
-    uint32_t n; /* its bytes                           */
-    bool used;  /* false: no token has this id         */
+    uint32_t at; /* of the string in `strings`                  */
+    uint32_t n;  /* its bytes; SIB_NO_ID: no token has this id  */
 } sib_vocab_entry;
 
 typedef struct sib_vocab_slot {
