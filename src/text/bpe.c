@@ -34,7 +34,8 @@ sib_status sib_bpe_add(sib_bpe *b, sib_str text, uint32_t id, sib_err *err)
     if (id >= b->id_limit)
         return sib_fail(err, SIB_EFORMAT, "token \"%.*s\" has id %u, in a file of this size ids must be below %u", (int)(text.n < 80 ? text.n : 80), text.p, id,
                         b->id_limit);
-    if (text.n >= SIB_NO_ID - b->strings.n) return sib_fail(err, SIB_EFORMAT, "the vocabulary's texts are longer than 4 GiB");
+    if (text.n > SIB_TOKEN_MAX_BYTES) return sib_fail(err, SIB_EFORMAT, "token %u has %zu bytes, allowed are %u", id, text.n, SIB_TOKEN_MAX_BYTES);
+    if (b->strings.n > SIB_NO_ID - SIB_TOKEN_MAX_BYTES) return sib_fail(err, SIB_EFORMAT, "the vocabulary's texts are longer than 4 GiB");
     if (id >= b->cap_ids) {
         uint32_t cap = b->cap_ids ? b->cap_ids : 1024;
         while (cap <= id) cap *= 2;
@@ -160,7 +161,7 @@ static const sib_merge *find_merge(const sib_bpe *b, uint32_t left, uint32_t rig
 
 sib_status sib_bpe_reserve_merges(sib_bpe *b, size_t count, sib_err *err)
 {
-    if (count > UINT32_MAX / 4) return sib_fail(err, SIB_EFORMAT, "%zu merges are too many", count);
+    if (count > SIB_MAX_MERGES) return sib_fail(err, SIB_EFORMAT, "%zu entries, allowed are %u", count, SIB_MAX_MERGES);
     size_t size = table_size(count);
     b->merges = malloc(size * sizeof *b->merges);
     if (!b->merges) return sib_nomem(err, "merges");

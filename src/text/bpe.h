@@ -10,6 +10,8 @@
 #include "base/str.h"
 
 #define SIB_NO_ID UINT32_MAX
+#define SIB_TOKEN_MAX_BYTES (1u << 16) /* of one vocabulary text */
+#define SIB_MAX_MERGES (1u << 23)
 
 typedef struct sib_vocab_entry {
     uint32_t at; /* of the string in `strings`                  */

@@ -362,6 +362,81 @@ static void damaged_files_never_crash(void **state)
     }
 }
 
+static json_t *good_file(void)
+{
+    sib_buf text = case_bytes("small/tokenizer-merge-order.json");
+    json_t *v = parse(text.p);
+    sib_buf_deinit(&text);
+    return v;
+}
+
+static sib_status parse_with(const char *key, const char *value, const char *text, sib_err *err)
+{
+    json_t *file = good_file();
+    sib_tokenizer *t = NULL;
+    sib_ids ids = {0};
+    json_object_set_new(file, key, parse(value));
+    char *dump = json_dumps(file, 0);
+    sib_status s = sib_tokenizer_parse(&t, sib_str_of(dump), "file", (sib_str){0}, err);
+    if (s == SIB_OK && text) s = sib_tokenizer_encode(t, sib_str_of(text), 0, &ids, err);
+    sib_ids_deinit(&ids);
+    sib_tokenizer_free(t);
+    free(dump);
+    json_decref(file);
+    return s;
+}
+
+/* Small files that ask for unbounded memory, and values that must be refused with their name. */
+static void greedy_files_are_refused(void **state)
+{
+    (void)state;
+    static const char grow[] = "{\"type\": \"Replace\", \"pattern\": {\"String\": \"a\"}, \"content\": \"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"}";
+    static const char byte_level[] = "{\"type\": \"ByteLevel\", \"add_prefix_space\": false}";
+    char text[10001], spec[1024];
+    sib_err err = {0};
+    memset(text, 'a', sizeof text - 1);
+    text[sizeof text - 1] = 0;
+    assert_int_equal(parse_with("normalizer", grow, "a", &err), SIB_OK);
+    assert_int_equal(parse_with("normalizer", grow, text, &err), SIB_ECAPACITY);
+    (void)snprintf(spec, sizeof spec, "{\"type\": \"Sequence\", \"normalizers\": [%s, %s, %s, %s, %s]}", grow, grow, grow, grow, grow);
+    assert_int_equal(parse_with("normalizer", spec, "a", &err), SIB_ECAPACITY);
+    (void)snprintf(spec, sizeof spec, "{\"type\": \"Sequence\", \"pretokenizers\": [%s, %s]}", byte_level, byte_level);
+    assert_int_equal(parse_with("pre_tokenizer", spec, NULL, &err), SIB_EUNSUPPORTED);
+    assert_int_equal(parse_with("model", "{\"vocab\": {\"a\": 4000000}, \"merges\": []}", NULL, &err), SIB_EFORMAT);
+    assert_non_null(strstr(err.message, "4000000"));
+    assert_int_equal(parse_with("model", "{\"type\": \"WordPiece\", \"vocab\": {\"a\": 0}}", NULL, &err), SIB_EUNSUPPORTED);
+    assert_non_null(strstr(err.message, "WordPiece"));
+    assert_int_equal(parse_with("post_processor", "{\"type\": \"RobertaProcessing\"}", NULL, &err), SIB_EUNSUPPORTED);
+    assert_non_null(strstr(err.message, "RobertaProcessing"));
+    assert_int_equal(parse_with("added_tokens", "[{\"id\": 20, \"content\": \"x\"}, {\"id\": 21, \"content\": \"x\"}]", NULL, &err), SIB_EFORMAT);
+    assert_non_null(strstr(err.message, "twice"));
+}
+
+/* Escapes in vocabulary keys, the two parts in either order, surrogate pairs. */
+static void json_strings_are_read_as_json(void **state)
+{
+    (void)state;
+    static const char file[] = "{\"mod\\u0065l\": {\"merges\": [[\"\\ud83d\\ude00\", \"\\n\"], [\"\\\"\", \"\\\\\"]], \"v\\u006fcab\":\n"
+                               " {\"\xF0\x9F\x98\x80\" : 0 ,\"\\u000a\":1,\"\\ud83d\\ude00\\n\":2, \"\\u0022\":3,\"\\\\\":4,\"\\\"\\\\\":5}}}";
+    static const char *const broken[] = {"{\"model\": {\"vocab\": {\"\\ud83d\": 0}, \"merges\": []}}", "{\"model\": {\"vocab\": {\"\\ude00\": 0}, \"merges\": []}}",
+                                         "{\"model\": {\"vocab\": {\"\\x\": 0}, \"merges\": []}}",     "{\"model\": {\"vocab\": {\"\xC3\": 0}, \"merges\": []}}",
+                                         "{\"model\": {\"vocab\": {\"a\": 00}, \"merges\": []}}",       "{\"model\": {\"vocab\": {\"a\": 0,}, \"merges\": []}}",
+                                         "{\"model\": {\"vocab\": {\"a\": 0 1}, \"merges\": []}}",      "{\"model\": {\"vocab\": {\"a\n\": 0}, \"merges\": []}}",
+                                         "{\"model\": {\"vocab\": {\"a\": 0, \"a\": 1}, \"merges\": []}}", "{\"model\": {\"vocab\": {}, \"vocab\": {}, \"merges\": []}}",
+                                         "{\"model\": {\"vocab\": {}, \"merges\": [,]}}",              "{\"model\": {\"vocab\": {}, \"merges\": []}} x"};
+    sib_tokenizer *t;
+    sib_err err = {0};
+    sib_ids ids = {0};
+    if (sib_tokenizer_parse(&t, (sib_str){file, sizeof file - 1}, "file", (sib_str){0}, &err) != SIB_OK) fail_msg("%s", err.message);
+    assert_int_equal(sib_tokenizer_encode(t, SIB_STR("\xF0\x9F\x98\x80\n\"\\\n"), 0, &ids, &err), SIB_OK);
+    assert_int_equal(ids.n, 3);
+    assert_true(ids.v[0] == 2 && ids.v[1] == 5 && ids.v[2] == 1);
+    sib_ids_deinit(&ids);
+    sib_tokenizer_free(t);
+    for (size_t i = 0; i < SIB_COUNT(broken); i++)
+        if (sib_tokenizer_parse(&t, sib_str_of(broken[i]), "file", (sib_str){0}, &err) != SIB_EFORMAT) fail_msg("%s: %s", broken[i], err.message);
+}
+
 /* ---- the contract of the calls ---- */
 
 static void invalid_utf8_is_named_by_its_offset(void **state)
@@ -564,6 +639,8 @@ int main(void)
         cmocka_unit_test(foreign_kinds_are_refused_by_name),
         cmocka_unit_test(bad_files),
         cmocka_unit_test(damaged_files_never_crash),
+        cmocka_unit_test(greedy_files_are_refused),
+        cmocka_unit_test(json_strings_are_read_as_json),
         cmocka_unit_test(invalid_utf8_is_named_by_its_offset),
         cmocka_unit_test(plain_text_never_makes_a_special_token),
         cmocka_unit_test(texts_ids_and_pieces_agree),
