@@ -33,8 +33,9 @@ sib_status sib_within(sib_err *err, sib_status s, const char *fmt, ...)
         va_start(ap, fmt);
         int n = vsnprintf(err->message, sizeof err->message, fmt, ap);
         va_end(ap);
-        if (n >= 0 && (size_t)n < sizeof err->message)
-            (void)snprintf(err->message + n, sizeof err->message - (size_t)n, ": %s", inner);
+        if (n >= 0 && (size_t)n < sizeof err->message &&
+            snprintf(err->message + n, sizeof err->message - (size_t)n, ": %s", inner) < 0)
+            err->message[n] = 0;
         err->status = s;
     }
     return s;

@@ -1,0 +1,42 @@
+/* kernels/kernels.c - see kernels.h. A family exports one function a level:
+ * sib_FAMILY_ref fills the whole sub-structure, sib_FAMILY_LEVEL overrides parts of it. */
+#include "kernels/kernels.h"
+
+#include "base/cpu.h"
+
+void sib_kernels_init(sib_kernels *k, int isa)
+{
+    k->isa = isa;
+    sib_matmul_ref(&k->matmul);
+#if __has_include("kernels/attention.h")
+    sib_attention_ref(&k->attention);
+#endif
+#if __has_include("kernels/vector.h")
+    sib_vector_ref(&k->vector);
+#endif
+#if defined(__x86_64__)
+    if (isa >= SIB_ISA_AVX2) {
+#if __has_include("kernels/attention.h")
+        sib_attention_avx2(&k->attention);
+#endif
+#if __has_include("kernels/vector.h")
+        sib_vector_avx2(&k->vector);
+#endif
+    }
+    if (isa >= SIB_ISA_AVX512) {
+#if __has_include("kernels/attention.h")
+        sib_attention_avx512(&k->attention);
+#endif
+#if __has_include("kernels/vector.h")
+        sib_vector_avx512(&k->vector);
+#endif
+    }
+    if (isa >= SIB_ISA_AVX512VNNI) {
+        sib_matmul_avx512vnni(&k->matmul);
+#if __has_include("kernels/attention.h")
+        sib_attention_avx512vnni(&k->attention);
+#endif
+    }
+    if (isa >= SIB_ISA_AMX) sib_matmul_amx(&k->matmul);
+#endif
+}
