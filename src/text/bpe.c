@@ -248,23 +248,24 @@ void sib_bpe_scratch_deinit(sib_bpe_scratch *s)
     *s = (sib_bpe_scratch){0};
 }
 
-/* At most one symbol for each byte, and n - 1 first candidates + 2 for each of n - 1 merges,
- * one of which its pop made room for: 2 n in all. */
-static bool reserve(sib_bpe_scratch *s, size_t n)
+static bool reserve_symbols(sib_bpe_scratch *s, size_t n)
 {
-    if (n > s->cap_symbols) {
-        free(s->symbols);
-        s->cap_symbols = n + n / 2 + 32;
-        s->symbols = malloc(s->cap_symbols * sizeof *s->symbols);
-        if (!s->symbols) s->cap_symbols = 0;
-    }
-    if (2 * n > s->cap_heap) {
-        free(s->heap);
-        s->cap_heap = 2 * n + n / 2 + 32;
-        s->heap = malloc(s->cap_heap * sizeof *s->heap);
-        if (!s->heap) s->cap_heap = 0;
-    }
-    return s->symbols && s->heap;
+    if (n <= s->cap_symbols) return true;
+    free(s->symbols);
+    s->cap_symbols = n + n / 2 + 32;
+    s->symbols = malloc(s->cap_symbols * sizeof *s->symbols);
+    if (!s->symbols) s->cap_symbols = 0;
+    return s->symbols != NULL;
+}
+
+static bool reserve_heap(sib_bpe_scratch *s, size_t n)
+{
+    if (n <= s->cap_heap) return true;
+    free(s->heap);
+    s->cap_heap = n + n / 2 + 32;
+    s->heap = malloc(s->cap_heap * sizeof *s->heap);
+    if (!s->heap) s->cap_heap = 0;
+    return s->heap != NULL;
 }
 
 static uint32_t usable(uint32_t id, const uint8_t *barred)
@@ -346,8 +347,10 @@ sib_status sib_bpe_encode(const sib_bpe *b, sib_str piece, const uint8_t *barred
         }
     }
     if (piece.n > UINT32_MAX / 4) return sib_fail(err, SIB_ECAPACITY, "a piece of %zu bytes is too long for the tokenizer", piece.n);
-    if (!reserve(s, piece.n)) return sib_nomem(err, "tokenizer scratch");
+    if (!reserve_symbols(s, piece.n)) return sib_nomem(err, "tokenizer scratch"); /* a symbol has at least one byte */
     size_t n = first_symbols(b, piece, barred, s->symbols);
+    /* n - 1 pairs at first; each of at most n - 1 merges takes one candidate and adds two. */
+    if (!reserve_heap(s, 2 * n)) return sib_nomem(err, "tokenizer scratch");
     merge_all(b, s->symbols, n, barred, s->heap);
     for (size_t i = 0; i < n; i++)
         if (s->symbols[i].id != SIB_NO_ID) sib_ids_add(out, (int32_t)s->symbols[i].id);
