@@ -11,7 +11,7 @@ SIBYL=${SIBYL:-build/sibyl}
 DEMO=demo/gemma4-demo
 TMP=$(mktemp -d)
 trap 'rm -rf "$TMP"' EXIT
-unset SIBYL_DEMO SIBYL_TRACE NO_COLOR
+unset SIBYL_DEMO SIB_TRACE SIB_TRACE_ONLY NO_COLOR
 export XDG_STATE_HOME=$TMP/state
 passed=0 failed=0
 
@@ -227,6 +227,8 @@ answer_tests() {
     matches generate.picture '"text":"square"' "$SIBYL" generate --json --image demo/pictures/01_384x384.png --chat 'Which shape is purple?'
     says generate.picture_damaged 1 'config\.json|PNG|picture|image' "$SIBYL" generate --image "$DEMO/config.json" --chat x
     says generate.context 1 'ctx|context|positions' "$SIBYL" generate --ctx 8 --chat 'What is 93 + 84?'
+    run "$SIBYL" generate --trace "$TMP/trace" -n 1 --chat 'What is 93 + 84?'
+    if [ $rc -eq 0 ] && grep -q logits "$TMP/trace"; then ok generate.trace; else bad generate.trace "status $rc: $(cat "$TMP/err")"; fi
     run timeout --preserve-status -s INT 0.7 "$SIBYL" generate --numerics f32 --ignore-eos --ctx 4096 -p 'The'
     if [ $rc -eq 130 ] && [ -s "$TMP/out" ]; then ok generate.interrupt; else bad generate.interrupt "status $rc"; fi
 
