@@ -246,8 +246,10 @@ answer_tests() {
     printf '/load %s\n' "$DEMO/config.json" >"$TMP/lines"
     IN=$TMP/lines says chat.load_other_json 1 'config\.json: key "messages"' "$SIBYL" chat
 
-    matches eval.ids '"tasks":12,"correct":1[12],.*"ids_compared":12,"ids_equal":12.*"prompt_mismatches":\[\]' \
-        "$SIBYL" eval --numerics f32 --limit 6 --tasks demo/tasks.jsonl --pictures demo/pictures/captions.jsonl --expect-ids demo/golden.json --json
+    matches eval.ids '"tasks":6,"correct":6,.*"ids_compared":6,"ids_equal":6,.*"prompt_mismatches":\[\]' \
+        "$SIBYL" eval --numerics f32 --limit 6 --tasks demo/tasks.jsonl --expect-ids demo/golden.json --json
+    matches eval.picture_ids '"tasks":4,.*"ids_compared":4,"ids_equal":4,' \
+        "$SIBYL" eval --numerics f32 --limit 4 --pictures demo/pictures/captions.jsonl --expect-ids demo/golden.json --json
     echo '{"question": "Subtract 17 from 25.", "answer": "9", "prompt": "other"}' >"$TMP/tasks"
     run "$SIBYL" eval --tasks "$TMP/tasks"
     if [ $rc -eq 1 ] && grep -q '0 of 1 correct' "$TMP/out" && grep -q 'got "8"' "$TMP/out"; then ok eval.wrong; else bad eval.wrong "status $rc: $(cat "$TMP/out")"; fi
