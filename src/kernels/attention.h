@@ -105,6 +105,7 @@ void sib_attn_load(bool f32, const void *head, int k_dim, int v_dim, int slot, f
 void sib_attention_ref(sib_attention_kernels *k);
 void sib_attention_avx2(sib_attention_kernels *k);
 void sib_attention_avx512(sib_attention_kernels *k);
-void sib_attention_avx512vnni(sib_attention_kernels *k);
+void sib_attention_avx512vnni(sib_attention_kernels *k); /* bf16_dot where it pays */
+void sib_attention_bf16_dot(sib_attention_kernels *k);   /* any processor of level avx512vnni */
 
 #endif

@@ -222,6 +222,14 @@ static void check(kc *c, const sib_kernels *ref, const sib_kernels *var)
     check_store(c);
     check_chunk(c, &var->attention);
     check_poison(c, &var->attention);
+#if defined(__x86_64__)
+    if (c->isa == SIB_ISA_AVX512VNNI) { /* whether or not this processor's maker has it chosen */
+        sib_attention_kernels dot = var->attention;
+        sib_attention_bf16_dot(&dot);
+        check_chunk(c, &dot);
+        check_poison(c, &dot);
+    }
+#endif
     check_merge(c, &ref->attention, &var->attention);
 }
 
