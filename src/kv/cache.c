@@ -164,10 +164,10 @@ static bool budget_ok(const sib_kv_budget *b)
 size_t sib_kv_bytes(const sib_kv_layout *l, sib_device *d, const sib_kv_budget *b)
 {
     uint64_t total = 0;
-    if (!budget_ok(b)) return 0;
+    if (!budget_ok(b)) return SIZE_MAX;
     for (int i = 0; i < l->n_classes; i++) {
         uint64_t pages = (uint64_t)class_pages(l, i, b), each = d->ops->kv_page_bytes(d, &l->classes[i]);
-        if (pages > MAX_BYTES / each || total + pages * each > MAX_BYTES) return 0;
+        if (each && (pages > MAX_BYTES / each || total + pages * each > MAX_BYTES)) return SIZE_MAX;
         total += pages * each;
     }
     return (size_t)total;
@@ -182,7 +182,7 @@ sib_status sib_kv_pool_new(sib_kv_pool **out, const sib_kv_layout *l, sib_device
     if (!budget_ok(b))
         return sib_fail(err, SIB_EARG, "cache: budget of %d sequences, %lld positions", b->sequences,
                         (long long)b->positions);
-    if (sib_kv_bytes(l, d, b) == 0)
+    if (sib_kv_bytes(l, d, b) == SIZE_MAX)
         return sib_fail(err, SIB_ECAPACITY, "cache: %d sequences of %lld positions are beyond any memory", b->sequences,
                         (long long)b->positions);
     sib_kv_pool *p = calloc(1, sizeof *p);
