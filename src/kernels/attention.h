@@ -89,8 +89,8 @@ typedef struct sib_attention_kernels {
     /* part[n_q][stride] of the chunk whose first position is `first`; heads[i] is this KV head in the
      * chunk's i-th page, and is looked at only when a query sees a key there.
      * `scores` is scratch of n_q * SIB_ATTN_CHUNK floats. */
-    void (*chunk[2])(const sib_attn_tile *t, int32_t first, const void *const heads[SIB_ATTN_CHUNK_PAGES], float *scores,
-                     float *part);
+    void (*chunk[2])(const sib_attn_tile *t, int32_t first, const void *const heads[SIB_ATTN_CHUNK_PAGES],
+                     float *scores, float *part);
     /* Adds a partial result to the state of the chunks before it. */
     void (*merge)(float *state, const float *part, int v_dim);
     /* out[v_dim] = acc / l */
