@@ -157,8 +157,8 @@ INLINE void values_block(bool f32, int n, const float *p, const char *v, int k0,
 }
 
 /* Keys [k0, k1) of the chunk for n queries from first_q on. */
-INLINE void values_group(bool f32, int n, const sib_attn_tile *t, int first_q, const void *const *heads, int k0, int k1,
-                         const float *scores, float *part)
+INLINE void values_group(bool f32, int n, const sib_attn_tile *t, int first_q, const void *const *heads, int k0,
+                         int k1, const float *scores, float *part)
 {
     size_t size = f32 ? 4 : 2, stride = (size_t)sib_attn_part_stride(t->v_dim);
     const float *p = scores + (size_t)first_q * SIB_ATTN_CHUNK;
@@ -176,8 +176,8 @@ INLINE void values_group(bool f32, int n, const sib_attn_tile *t, int first_q, c
 
 /* ---- chunk ------------------------------------------------------------------------------ */
 
-INLINE void chunk_group(kind format, int n, const sib_attn_tile *t, int first_q, int32_t first, const void *const *heads,
-                        float *scores, float *part)
+INLINE void chunk_group(kind format, int n, const sib_attn_tile *t, int first_q, int32_t first,
+                        const void *const *heads, float *scores, float *part)
 {
     int from[GROUP_MAX], to[GROUP_MAX], min_from = SIB_ATTN_CHUNK, max_from = 0, min_to = SIB_ATTN_CHUNK, max_to = 0;
     size_t stride = (size_t)sib_attn_part_stride(t->v_dim);
