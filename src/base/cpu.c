@@ -8,12 +8,21 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 static uint64_t saved_state(void)
 {
     uint32_t lo, hi;
     __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
     return (uint64_t)hi << 32 | lo;
+}
+
+/* Linux hands out the 8 KiB of tile registers on request only, to the whole process. */
+static bool tiles_granted(void)
+{
+    enum { ARCH_REQ_XCOMP_PERM_ = 0x1023, XFEATURE_XTILEDATA_ = 18 };
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM_, XFEATURE_XTILEDATA_) == 0;
 }
 
 int sib_cpu_detect(void)
@@ -27,17 +36,19 @@ int sib_cpu_detect(void)
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b >> 5 & 1)) return SIB_ISA_REF;
     bool f = b >> 16 & 1, dq = b >> 17 & 1, bw = b >> 30 & 1, vl = b >> 31 & 1;
     bool vnni = c >> 11 & 1, vbmi = c >> 1 & 1;
+    bool amx = (d >> 22 & 1) && (d >> 24 & 1) && (d >> 25 & 1) && (state & 0x60000) == 0x60000;
     if (!f || !dq || !bw || !vl || (state & 0xE0) != 0xE0) return SIB_ISA_AVX2;
     unsigned a1, b1, c1, d1;
     bool bf16 = __get_cpuid_count(7, 1, &a1, &b1, &c1, &d1) && (a1 >> 5 & 1);
-    return vnni && vbmi && bf16 ? SIB_ISA_AVX512VNNI : SIB_ISA_AVX512;
+    if (!vnni || !vbmi || !bf16) return SIB_ISA_AVX512;
+    return amx && tiles_granted() ? SIB_ISA_AMX : SIB_ISA_AVX512VNNI;
 }
 
 const char *sib_cpu_model(void)
 {
     static char name[49];
     unsigned r[12];
-    if (__get_cpuid_max(0x80000000u, NULL) < 0x80000004u) return "unknown";
+    if ((unsigned)__get_cpuid_max(0x80000000u, NULL) < 0x80000004u) return "unknown";
     for (unsigned i = 0; i < 3; i++)
         __get_cpuid(0x80000002u + i, &r[4 * i], &r[4 * i + 1], &r[4 * i + 2], &r[4 * i + 3]);
     memcpy(name, r, 48);
@@ -57,7 +68,7 @@ const char *sib_cpu_model(void)
 }
 #endif
 
-static const char *const level_names[SIB_ISA_LEVELS] = {"ref", "avx2", "avx512", "avx512vnni"};
+static const char *const level_names[SIB_ISA_LEVELS] = {"ref", "avx2", "avx512", "avx512vnni", "amx"};
 
 const char *sib_cpu_level_name(int level)
 {

@@ -1,7 +1,7 @@
 /* base/cpu.h - what this processor and this system let us use.
  *
  * Found once (CPUID, and XGETBV for the state that the system saves). The levels are
- * cumulative; SIB_ISA=ref|avx2|avx512|avx512vnni masks them for a whole run. */
+ * cumulative; SIB_ISA=ref|avx2|avx512|avx512vnni|amx masks them for a whole run. */
 #ifndef SIB_BASE_CPU_H
 #define SIB_BASE_CPU_H
 
@@ -12,7 +12,8 @@ enum {
     SIB_ISA_AVX2 = 1,       /* AVX2 + FMA + F16C                                 */
     SIB_ISA_AVX512 = 2,     /* F BW DQ VL (and all of AVX2)                      */
     SIB_ISA_AVX512VNNI = 3, /* VNNI + BF16 + VBMI (and all of AVX512)            */
-    SIB_ISA_LEVELS = 4
+    SIB_ISA_AMX = 4,        /* AMX TILE + INT8 + BF16 (and all of AVX512VNNI); asks the kernel for the tile state */
+    SIB_ISA_LEVELS = 5
 };
 
 int sib_cpu_detect(void);                /* highest level this machine supports, ignoring SIB_ISA */

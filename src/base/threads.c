@@ -13,10 +13,11 @@
 #define PAUSE() ((void)0)
 #endif
 
-#define SPIN_ROUNDS 20000 /* about 100 to 400 microseconds of PAUSE, then park */
+#define SPIN_ROUNDS 20000 /* 0.1 to 1 ms of PAUSE, depending on the processor, then park */
+#define SPIN_SHARED 50    /* with more threads than processors the one waited for needs this processor */
 
 struct sib_pool {
-    int n_threads;
+    int n_threads, spin;
     bool pin;
     sib_job_fn fn;
     void *ctx;
@@ -50,9 +51,15 @@ static void bind_to(int index)
     }
 }
 
+static int processors(void)
+{
+    cpu_set_t allowed;
+    return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+}
+
 static void wait_for_job(sib_pool *p, unsigned seen)
 {
-    for (int i = 0; i < SPIN_ROUNDS; i++) {
+    for (int i = 0; i < p->spin; i++) {
         if (atomic_load_explicit(&p->generation, memory_order_acquire) != seen) return;
         PAUSE();
     }
@@ -98,6 +105,7 @@ sib_status sib_pool_new(sib_pool **out, int n_threads, bool pin, sib_err *err)
     if (!p) return sib_nomem(err, "thread pool");
     memset(p, 0, bytes);
     p->n_threads = n_threads;
+    p->spin = n_threads <= processors() ? SPIN_ROUNDS : SPIN_SHARED;
     p->pin = pin;
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->wake, NULL);
@@ -144,7 +152,7 @@ void sib_pool_run(sib_pool *p, sib_job_fn fn, void *ctx)
     start_generation(p);
     fn(ctx, 0, p->n_threads);
     for (int i = 0; atomic_load_explicit(&p->left, memory_order_acquire) != 0; i++) {
-        if (i < SPIN_ROUNDS)
+        if (i < p->spin)
             PAUSE();
         else
             sched_yield();
@@ -161,7 +169,7 @@ void sib_pool_barrier(sib_pool *p)
         return;
     }
     for (int i = 0; atomic_load_explicit(&p->phase, memory_order_acquire) == phase; i++) {
-        if (i < SPIN_ROUNDS)
+        if (i < p->spin)
             PAUSE();
         else
             sched_yield();

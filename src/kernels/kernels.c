@@ -37,5 +37,6 @@ void sib_kernels_init(sib_kernels *k, int isa)
         sib_attention_avx512vnni(&k->attention);
 #endif
     }
+    if (isa >= SIB_ISA_AMX) sib_matmul_amx(&k->matmul);
 #endif
 }

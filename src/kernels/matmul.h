@@ -117,6 +117,7 @@ void sib_matmul_ref(sib_matmul_kernels *k);
 void sib_matmul_avx2(sib_matmul_kernels *k);
 void sib_matmul_avx512(sib_matmul_kernels *k);
 void sib_matmul_avx512vnni(sib_matmul_kernels *k);
+void sib_matmul_amx(sib_matmul_kernels *k);
 #endif
 
 #endif

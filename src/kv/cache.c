@@ -473,3 +473,18 @@ sib_kv_view sib_kv_view_of(const sib_kv_seq *s, int layer)
     const owner *o = &l->owners[l->owner_of[layer]];
     return (sib_kv_view){s->address + o->table, o->n_pages};
 }
+
+int32_t sib_kv_reach(const sib_kv_seq *s)
+{
+    int32_t lo = 0, hi = sib_kv_length(s);
+    while (lo < hi) {
+        int32_t mid = lo + (hi - lo) / 2;
+        if (mid > 0 && !sib_kv_can_truncate(s, mid))
+            lo = mid + 1;
+        else if (mid == 0 && !sib_kv_can_truncate(s, 1))
+            lo = 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}

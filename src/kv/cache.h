@@ -79,6 +79,8 @@ void sib_kv_keep(sib_kv_seq *s, int n);
  * is held, 0 always being one). */
 sib_status sib_kv_truncate(sib_kv_seq *s, int32_t len, sib_err *err);
 bool sib_kv_can_truncate(const sib_kv_seq *s, int32_t len);
+/* The smallest length from which every longer one up to now can be truncated to; 0 is possible besides. */
+int32_t sib_kv_reach(const sib_kv_seq *s);
 
 /* Makes the empty sequence `s` equal to the first len positions of `from` (same pool), sharing its
  * pages. Errors as for truncate. No memory is copied or allocated. */

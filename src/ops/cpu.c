@@ -81,6 +81,7 @@ sib_status sib_cpu_device_new(sib_device **out, const sib_cpu_options *o, sib_er
 #endif
 #if __has_include("kernels/vector.h")
     sib_cpu_vector_ops(&c->ops);
+    sib_cpu_head_ops(&c->ops);
 #endif
     c->base.ops = &c->ops;
     c->base.numerics = o->numerics;
@@ -100,4 +101,9 @@ sib_status sib_cpu_device_new(sib_device **out, const sib_cpu_options *o, sib_er
 void sib_device_free(sib_device *d)
 {
     if (d) d->ops->close(d);
+}
+
+int sib_cpu_device_threads(const sib_device *d)
+{
+    return ((const sib_cpu *)(const void *)d)->threads;
 }

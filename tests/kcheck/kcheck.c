@@ -287,7 +287,7 @@ int main(int argc, char **argv)
         } else if (strcmp(a, "--bench") == 0) {
             bench = true;
         } else {
-            fprintf(stderr, "usage: kcheck [--only=FAMILY] [--isa=ref|avx2|avx512|avx512vnni] [--seed=S] [--bench]\n");
+            fprintf(stderr, "usage: kcheck [--only=FAMILY] [--isa=ref|avx2|avx512|avx512vnni|amx] [--seed=S] [--bench]\n");
             return 2;
         }
     }
