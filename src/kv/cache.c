@@ -19,8 +19,8 @@ struct sib_kv_layout {
     int n_layers, n_owners, n_classes, table_pages;
     int32_t ctx;
     int max_block;
-    owner *owners;       /* [n_owners] */
-    int *owner_of;       /* [n_layers] */
+    owner *owners;        /* [n_owners] */
+    int *owner_of;        /* [n_layers] */
     sib_kv_geom *classes; /* [n_classes], all different */
 };
 
@@ -91,7 +91,8 @@ sib_status sib_kv_layout_new(sib_kv_layout **out, const sib_kv_layer *layers, in
     *out = NULL;
     if (n_layers < 1 || n_layers > MAX_LAYERS)
         return sib_fail(err, SIB_EARG, "cache: %d layers, allowed are 1 to %d", n_layers, MAX_LAYERS);
-    if (ctx < 1 || ctx > INT32_MAX - 2 * SIB_KV_PAGE) return sib_fail(err, SIB_EARG, "cache: context of %d positions", ctx);
+    if (ctx < 1 || ctx > INT32_MAX - 2 * SIB_KV_PAGE)
+        return sib_fail(err, SIB_EARG, "cache: context of %d positions", ctx);
     if (max_block < 1) return sib_fail(err, SIB_EARG, "cache: blocks of %d rows", max_block);
     for (int i = 0; i < n_layers; i++) SIB_TRY(check_layer(layers, n_layers, i, err));
 
@@ -164,10 +165,10 @@ static bool budget_ok(const sib_kv_budget *b)
 size_t sib_kv_bytes(const sib_kv_layout *l, sib_device *d, const sib_kv_budget *b)
 {
     uint64_t total = 0;
-    if (!budget_ok(b)) return 0;
+    if (!budget_ok(b)) return SIZE_MAX;
     for (int i = 0; i < l->n_classes; i++) {
         uint64_t pages = (uint64_t)class_pages(l, i, b), each = d->ops->kv_page_bytes(d, &l->classes[i]);
-        if (pages > MAX_BYTES / each || total + pages * each > MAX_BYTES) return 0;
+        if (each && (pages > MAX_BYTES / each || total + pages * each > MAX_BYTES)) return SIZE_MAX;
         total += pages * each;
     }
     return (size_t)total;
@@ -182,7 +183,7 @@ sib_status sib_kv_pool_new(sib_kv_pool **out, const sib_kv_layout *l, sib_device
     if (!budget_ok(b))
         return sib_fail(err, SIB_EARG, "cache: budget of %d sequences, %lld positions", b->sequences,
                         (long long)b->positions);
-    if (sib_kv_bytes(l, d, b) == 0)
+    if (sib_kv_bytes(l, d, b) == SIZE_MAX)
         return sib_fail(err, SIB_ECAPACITY, "cache: %d sequences of %lld positions are beyond any memory", b->sequences,
                         (long long)b->positions);
     sib_kv_pool *p = calloc(1, sizeof *p);
@@ -406,7 +407,8 @@ sib_status sib_kv_begin(sib_kv_seq *s, int n, sib_err *err)
     if (n < 1 || n > l->max_block)
         return sib_fail(err, SIB_EARG, "cache: a block of %d rows, planned are 1 to %d", n, l->max_block);
     if (n > l->ctx - s->length)
-        return sib_fail(err, SIB_ECAPACITY, "context full: %d positions and %d more, planned are %d", s->length, n, l->ctx);
+        return sib_fail(err, SIB_ECAPACITY, "context full: %d positions and %d more, planned are %d", s->length, n,
+                        l->ctx);
     int c = lacking_class(s, n);
     if (c >= 0)
         return sib_fail(err, SIB_ECAPACITY, "cache full: %d of %d pages are free for %d rows at position %d",
@@ -448,8 +450,8 @@ sib_status sib_kv_fork(sib_kv_seq *s, const sib_kv_seq *from, int32_t len, sib_e
     if (s->pool != from->pool || s->length || s->pending || from->pending)
         return sib_fail(err, SIB_ESTATE, "cache: only an empty sequence of the same pool can take over a prefix");
     if (!holds(from, len))
-        return sib_fail(err, SIB_ESTATE, "cache: a sequence of length %d cannot give its first %d positions", from->length,
-                        len);
+        return sib_fail(err, SIB_ESTATE, "cache: a sequence of length %d cannot give its first %d positions",
+                        from->length, len);
     for (int i = 0; i < l->n_owners; i++) {
         const owner *o = &l->owners[i];
         for (int32_t p = first_page(o, len); p < pages_for(len); p++) {

@@ -49,8 +49,8 @@ typedef struct sib_kv_budget {
     int64_t positions;
 } sib_kv_budget;
 
-/* Exactly the device memory that sib_kv_pool_new allocates; 0 for a budget that is out of range (positions
- * 1 to 2^48, sequences 1 to 2^20) or beyond 2^62 bytes. */
+/* Exactly the device memory that sib_kv_pool_new allocates; SIZE_MAX for a budget that is out of range
+ * (positions 1 to 2^48, sequences 1 to 2^20) or beyond 2^62 bytes. */
 size_t sib_kv_bytes(const sib_kv_layout *l, sib_device *d, const sib_kv_budget *b);
 
 /* The layout and the device are borrowed and must outlive the pool; the pool its sequences. */
