@@ -81,19 +81,52 @@ static void nfc_of_every_decomposition(void **state)
     json_decref(rows);
 }
 
+/* Marks younger than the reference's tables stay where they are and keep others apart; the
+ * answers are the reference's. A long run of marks is sorted, in less than quadratic time. */
+static void young_marks_and_long_runs(void **state)
+{
+    (void)state;
+    static const char *const rows[][2] = {{"\xE1\xB7\xB7\xCC\xBB", "\xE1\xB7\xB7\xCC\xBB"},                 /* U+1DF7 U+033B */
+                                          {"e\xE1\xB7\xB7\xCC\x81", "e\xE1\xB7\xB7\xCC\x81"},               /* e U+1DF7 U+0301 */
+                                          {"\xF0\x91\xA4\xB5\xF0\x91\xA4\xB0", "\xF0\x91\xA4\xB5\xF0\x91\xA4\xB0"}, /* U+11935 U+11930 */
+                                          {"e\xCC\x81\xCC\xA3", "\xE1\xBA\xB9\xCC\x81"}};                  /* e U+0301 U+0323 */
+    json_t *spec = parse("{\"type\": \"NFC\"}");
+    sib_normalizer *z;
+    sib_buf in = {0}, out = {0};
+    assert_int_equal(sib_normalizer_new(&z, spec, NULL), SIB_OK);
+    for (size_t i = 0; i < SIB_COUNT(rows); i++) {
+        out.n = 0;
+        assert_int_equal(sib_normalizer_run(z, sib_str_of(rows[i][0]), &out, NULL), SIB_OK);
+        case_expect_text("young marks", i, sib_buf_view(&out), sib_str_of(rows[i][1]));
+    }
+    sib_buf_addc(&in, 'x');
+    for (int i = 0; i < 200000; i++) sib_buf_addz(&in, "\xCC\x81\xCC\xA3");
+    out.n = 0;
+    double begin = seconds();
+    assert_int_equal(sib_normalizer_run(z, sib_buf_view(&in), &out, NULL), SIB_OK);
+    assert_true(seconds() - begin < 10);
+    assert_int_equal(out.n, in.n); /* no x with a dot below exists: all dots, then all accents */
+    for (size_t i = 1; i < out.n; i += 2) assert_true((unsigned char)out.p[i + 1] == (i < out.n / 2 ? 0xA3 : 0x81));
+    sib_buf_deinit(&in);
+    sib_buf_deinit(&out);
+    sib_normalizer_free(z);
+    json_decref(spec);
+}
+
 /* True when the type is one that this build refuses by design; any other must load. */
 static bool refused(const json_t *spec, sib_status s, const sib_err *err)
 {
-    static const char *const types[] = {"Nmt", "BertNormalizer", "BertPreTokenizer", "UnicodeScripts"};
-    const char *type = json_string_value(json_object_get(spec, "type"));
-    bool by_design = false;
-    for (size_t i = 0; i < SIB_COUNT(types); i++) by_design = by_design || strcmp(type, types[i]) == 0;
-    if (!by_design && s != SIB_OK) fail_msg("%s: %s", type, err->message);
-    if (by_design) {
+    static const char *const types[] = {"Nmt", "BertNormalizer", "BertPreTokenizer", "UnicodeScripts", "StripAccents"};
+    char *text = json_dumps(spec, 0);
+    const char *type = NULL;
+    for (size_t i = 0; i < SIB_COUNT(types) && !type; i++) type = strstr(text, types[i]) ? types[i] : NULL;
+    free(text);
+    if (!type && s != SIB_OK) fail_msg("%s", err->message);
+    if (type) {
         assert_int_equal(s, SIB_EUNSUPPORTED);
         assert_non_null(strstr(err->message, type));
     }
-    return by_design;
+    return type != NULL;
 }
 
 static void each_normalizer_alone(void **state)
@@ -115,7 +148,7 @@ static void each_normalizer_alone(void **state)
         }
         sib_normalizer_free(z);
     }
-    assert_true(n_rows >= 400);
+    assert_true(n_rows >= 370);
     sib_buf_deinit(&out);
     json_decref(root);
 }
@@ -669,6 +702,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_code_point_is_in_its_classes),
         cmocka_unit_test(nfc_of_every_decomposition),
+        cmocka_unit_test(young_marks_and_long_runs),
         cmocka_unit_test(each_normalizer_alone),
         cmocka_unit_test(each_pretokenizer_alone),
         cmocka_unit_test(known_patterns_cut_like_the_reference),
