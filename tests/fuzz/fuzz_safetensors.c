@@ -26,6 +26,7 @@ static void read_everything(const sib_safetensors *f)
         (void)sib_tensor_describe(t, text);
     }
     (void)sib_safetensors_metadata(f, "format");
+    (void)sum;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
@@ -41,7 +42,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     size_t tail = data[0] >> 1, body = n - 1, header = body > tail ? body - tail : body;
     unsigned char length[8];
     for (int i = 0; i < 8; i++) length[i] = (unsigned char)(header >> 8 * i);
-    if (ftruncate(fd, 0) != 0 || pwrite(fd, length, 8, 0) != 8 || pwrite(fd, data + 1, body, 8) != (ssize_t)body) abort();
+    if (ftruncate(fd, 0) != 0 || pwrite(fd, length, 8, 0) != 8 || pwrite(fd, data + 1, body, 8) != (ssize_t)body)
+        abort();
 
     sib_safetensors *f;
     sib_err err = {0};
