@@ -16,28 +16,18 @@
 #define TMM_B 2
 
 typedef struct tiling {
-    int n, m;           /* tiles, rows in each */
-    int64_t stride[SIB_ROWS_MAX / 16]; /* bytes between the rows of a tile; -1: they differ */
+    int rows, n, m; /* n tiles of m rows */
 } tiling;
 
-static int tile_start(const tiling *t, int i, int rows)
+static tiling tiles_of(int rows)
 {
-    int at = i * t->m;
-    return at + t->m <= rows ? at : rows - t->m;
+    int n = (rows + 15) / 16;
+    return (tiling){rows, n, (rows + n - 1) / n};
 }
 
-static tiling tiles_of(const sib_rows *x)
+static int tile_start(const tiling *t, int i)
 {
-    tiling t = {.n = (x->n + 15) / 16};
-    t.m = (x->n + t.n - 1) / t.n;
-    for (int i = 0; i < t.n; i++) {
-        const char *const *row = (const char *const *)x->row + tile_start(&t, i, x->n);
-        int64_t d = t.m > 1 ? row[1] - row[0] : 64;
-        for (int r = 2; r < t.m && d >= 0; r++)
-            if (row[r] - row[r - 1] != d) d = -1;
-        t.stride[i] = d;
-    }
-    return t;
+    return (i + 1) * t->m <= t->rows ? i * t->m : t->rows - t->m;
 }
 
 /* C: m rows of 16; A: m rows of 4 * b_rows bytes; B: b_rows lines. */
@@ -55,18 +45,13 @@ static void configure(int m, int b_rows)
     _tile_loadconfig(&c);
 }
 
-static ALWAYS_INLINE void prefetch_tile(const unsigned char *p, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)p + i, _MM_HINT_T0);
-}
-
 /* ---- int8 rows -------------------------------------------------------------------------- */
 
-static ALWAYS_INLINE void product_int8(int units, int u, const char *a, int64_t stride, const unsigned char *b, void *c)
+static ALWAYS_INLINE void product_int8(int units, int u, const unsigned char a[1][16][64], const unsigned char *b, void *c)
 {
     (void)units;
     _tile_zero(TMM_C);
-    _tile_loadd(TMM_A, a + 32 * u, stride);
+    _tile_loadd(TMM_A, a[0][0] + 32 * u, 64);
     _tile_loadd(TMM_B, b + 512 * u, 64);
     _tile_dpbsud(TMM_C, TMM_A, TMM_B);
     _tile_stored(TMM_C, c, 64);
@@ -74,25 +59,25 @@ static ALWAYS_INLINE void product_int8(int units, int u, const char *a, int64_t 
 
 #define NAME(x)         x##_int8
 #define CHUNK           sib_chunk_int8
-#define ROW_BYTES       64
+#define PARTS           1
 #define LINE            line_int8
 #define FINISH          finish_int8
 #define C_OF(c)         (c)
 #define DIRECT(packing) ((packing) == SIB_PACK_Q8)
-#define UNIT_ROWS(u)    (16 / (u))
+#define UNIT_LINES(u)   (16 / (u))
 #define UNIT_PRODUCT    product_int8
 #include "kernels/x86/matmul_amx.inc"
 
 /* ---- bf16 rows -------------------------------------------------------------------------- */
 
-static ALWAYS_INLINE void product_bf16(int units, int u, const char *a, int64_t stride, const unsigned char *b, void *c)
+static ALWAYS_INLINE void product_bf16(int units, int u, const unsigned char a[2][16][64], const unsigned char *b, void *c)
 {
     _tile_zero(TMM_C);
-    _tile_loadd(TMM_A, a + 64 * u, stride);
+    _tile_loadd(TMM_A, a[u], 64);
     _tile_loadd(TMM_B, b + 1024 * u, 64);
     _tile_dpbf16ps(TMM_C, TMM_A, TMM_B);
     if (units == 1) {
-        _tile_loadd(TMM_A, a + 64, stride);
+        _tile_loadd(TMM_A, a[1], 64);
         _tile_loadd(TMM_B, b + 1024, 64);
         _tile_dpbf16ps(TMM_C, TMM_A, TMM_B);
     }
@@ -101,12 +86,12 @@ static ALWAYS_INLINE void product_bf16(int units, int u, const char *a, int64_t 
 
 #define NAME(x)         x##_bf16
 #define CHUNK           sib_chunk_bf16
-#define ROW_BYTES       128
+#define PARTS           2
 #define LINE            line_bf16
 #define FINISH          finish_bf16
 #define C_OF(c)         _mm512_castsi512_ps(c)
 #define DIRECT(packing) false
-#define UNIT_ROWS(u)    16
+#define UNIT_LINES(u)   16
 #define UNIT_PRODUCT    product_bf16
 #include "kernels/x86/matmul_amx.inc"
 
