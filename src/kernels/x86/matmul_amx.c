@@ -6,8 +6,7 @@
  * Every call configures its tiles and releases them: no tile state outlives it. */
 #include "kernels/x86/matmul_rows512.h"
 
-#define SLICE 32 /* chunks that stay unpacked while several tiles of rows pass */
-#define STEP  8  /* chunks between closings */
+#define SLICE 8 /* chunks between closings: their B and C tiles stay in the nearest cache */
 
 #define BARRIER() __asm__ volatile("" ::: "memory") /* gcc does not see that tile loads read memory */
 
