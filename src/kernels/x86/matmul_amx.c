@@ -13,6 +13,9 @@
 #define TMM_C 0 /* the intrinsics paste them into register names */
 #define TMM_A 1
 #define TMM_B 2
+#define TMM_C1 3 /* more C tiles, for plain matrices */
+#define TMM_C2 4
+#define TMM_C3 5
 
 typedef struct tiling {
     int rows, n, m; /* n tiles of m rows */
@@ -38,6 +41,7 @@ static void configure(int m, int b_rows)
         uint8_t rows[16];
     } c = {.palette = 1};
     c.bytes[TMM_C] = 64, c.rows[TMM_C] = (uint8_t)m;
+    for (int i = TMM_C1; i <= TMM_C3; i++) c.bytes[i] = 64, c.rows[i] = (uint8_t)m;
     c.bytes[TMM_A] = (uint16_t)(4 * b_rows), c.rows[TMM_A] = (uint8_t)m;
     c.bytes[TMM_B] = 64, c.rows[TMM_B] = (uint8_t)b_rows;
     BARRIER();
@@ -83,6 +87,44 @@ static ALWAYS_INLINE void product_bf16(int units, int u, const unsigned char a[2
     _tile_stored(TMM_C, c, 64);
 }
 
+/* One 64-byte step of k for Q tiles of rows, `next` bytes apart, against the B tile at b. */
+#define PLAIN_STEP(Q, a, next, b)                                                                                      \
+    do {                                                                                                               \
+        _tile_loadd(TMM_B, b, 64);                                                                                     \
+        _tile_loadd(TMM_A, a, 64);                                                                                     \
+        _tile_dpbf16ps(TMM_C, TMM_A, TMM_B);                                                                           \
+        if (Q == 1) break;                                                                                             \
+        _tile_loadd(TMM_A, (a) + (next), 64);                                                                          \
+        _tile_dpbf16ps(TMM_C1, TMM_A, TMM_B);                                                                          \
+        _tile_loadd(TMM_A, (a) + 2 * (next), 64);                                                                      \
+        _tile_dpbf16ps(TMM_C2, TMM_A, TMM_B);                                                                          \
+        _tile_loadd(TMM_A, (a) + 3 * (next), 64);                                                                      \
+        _tile_dpbf16ps(TMM_C3, TMM_A, TMM_B);                                                                          \
+    } while (0)
+
+/* n chunks of 2048-byte tiles for Q (1 or 4) tiles of rows whose sums are in f; `next` bytes from one's chunks to the next's. */
+static ALWAYS_INLINE void products_plain(const int Q, __m512 (*f)[16], const char *a, size_t a_step, size_t next,
+                                         const unsigned char *b, int n)
+{
+    _tile_loadd(TMM_C, f[0], 64);
+    if (Q > 1) {
+        _tile_loadd(TMM_C1, f[1], 64);
+        _tile_loadd(TMM_C2, f[2], 64);
+        _tile_loadd(TMM_C3, f[3], 64);
+    }
+    for (int g = 0; g < n; g++, a += a_step, b += 2048) {
+        for (int i = 0; i < 2048; i += 64) _mm_prefetch((const char *)b + SLICE * 2048 + i, _MM_HINT_T0);
+        PLAIN_STEP(Q, a, next, b);
+        PLAIN_STEP(Q, a + 1024, next, b + 1024);
+    }
+    _tile_stored(TMM_C, f[0], 64);
+    if (Q > 1) {
+        _tile_stored(TMM_C1, f[1], 64);
+        _tile_stored(TMM_C2, f[2], 64);
+        _tile_stored(TMM_C3, f[3], 64);
+    }
+}
+
 #define NAME(x)         x##_bf16
 #define CHUNK           sib_chunk_bf16
 #define PARTS           2
@@ -92,6 +134,8 @@ static ALWAYS_INLINE void product_bf16(int units, int u, const unsigned char a[2
 #define DIRECT(packing) false
 #define UNIT_LINES(u)   16
 #define UNIT_PRODUCT    product_bf16
+#define PLAIN_PRODUCTS(q, f, a, span, b, step, n)                                                                      \
+    products_plain(q, f, (const char *)(a)->part, sizeof *(a), (size_t)(span) * sizeof *(a), b, n)
 #include "kernels/x86/matmul_amx.inc"
 
 void sib_matmul_amx(sib_matmul_kernels *k)
@@ -100,4 +144,5 @@ void sib_matmul_amx(sib_matmul_kernels *k)
     k->run[SIB_PREP_INT8][SIB_PACK_Q8] = run_q8_int8;
     k->run[SIB_PREP_BF16][SIB_PACK_Q4] = run_q4_bf16;
     k->run[SIB_PREP_BF16][SIB_PACK_Q8] = run_q8_bf16;
+    k->run[SIB_PREP_BF16][SIB_PACK_BF16] = run_bf16_bf16;
 }
