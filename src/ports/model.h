@@ -49,6 +49,7 @@ typedef struct sib_facts {
     int max_rows;      /* rows a forward call takes        */
     int max_logits;    /* logit rows a forward call takes  */
     int n_ctx;         /* positions a sequence can hold    */
+    double active_bytes, active_macs; /* packed weights that one decoded token reads, multiply-adds it takes; attention aside */
     float embed_scale; /* factor of the input embeddings, 1 when there is none */
 } sib_facts;
 

@@ -294,7 +294,7 @@ static sib_status build(gemma4 *m, sib_loader *l, const sib_model_limits *limits
     SIB_TRY(plan_step(m, l, err));
     m->model.facts = (sib_facts){.family = "gemma4", .n_vocab = c->n_vocab, .hidden = c->hidden, .n_layers = c->n_layers,
                                  .max_positions = c->max_positions, .window = c->window, .max_rows = m->limits.max_rows,
-                                 .max_logits = m->limits.max_logits, .n_ctx = m->limits.n_ctx, .embed_scale = m->scalar_embed};
+                                 .max_logits = m->limits.max_logits, .n_ctx = m->limits.n_ctx, .active_bytes = l->active_bytes, .active_macs = l->active_macs, .embed_scale = m->scalar_embed};
     m->model.offers = (sib_offers){.keep = &keep_port, .taps = &tap_port, .vocab = &vocab_port, .donors = &donor_port};
     return SIB_OK;
 }
