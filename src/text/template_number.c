@@ -12,6 +12,7 @@
 #define BASE       1000000000u
 #define MAX_DIGITS 4300
 #define MAX_LIMBS  ((MAX_DIGITS + 8) / 9)
+#define TOP_LIMB   10000000u /* the first of MAX_LIMBS stays below: 4300 = 9 * 477 + 7 */
 
 /* ---- long integers --------------------------------------------------------------------------------------- */
 
@@ -44,7 +45,8 @@ static sib_tv big_value(sib_tr *r, sib_tbig *b)
         for (uint32_t i = b->n; i--;) over |= __builtin_mul_overflow(m, (uint64_t)BASE, &m) || __builtin_add_overflow(m, (uint64_t)b->d[i], &m);
         if (!over && m <= (uint64_t)INT64_MAX + b->neg) return sib_tv_int((int64_t)(b->neg ? -m : m));
     }
-    if (b->n > MAX_LIMBS) sib_tfail(r, SIB_TEMPLATE_LIMIT, "an integer has more than %d digits", MAX_DIGITS);
+    if (b->n > MAX_LIMBS || (b->n == MAX_LIMBS && b->d[b->n - 1] >= TOP_LIMB))
+        sib_tfail(r, SIB_TEMPLATE_LIMIT, "an integer has more than %d digits", MAX_DIGITS);
     return (sib_tv){.type = TV_BIG, .u.big = b};
 }
 
