@@ -293,6 +293,16 @@ static void exact_numbers(void **state)
     check_fails("{{ 10 ** 99999999999 }}", SIB_TEMPLATE_LIMIT, SIB_ECAPACITY, 1, "4300 digits");
 }
 
+/* Found by comparing random templates with Jinja2. */
+static void differences_found(void **state)
+{
+    (void)state;
+    check_text("{{ 'ŉ ǆ ᾲ ﬃ'.title() }}{{ 'ŉᾳ'.upper() }}", "{}", "ʼN ǅ Ὰͅ FfiʼNΑΙ");
+    check_text("{{ 0|map('upper')|list }}{{ false|reject|list }}", "{}", "[][]");
+    check_fails("{{ [1]|indent(2) }}", SIB_TEMPLATE_RUNTIME, SIB_EARG, 1, "wants a string");
+    check_fails("{{ q|indent(2) }}", SIB_TEMPLATE_UNDEFINED, SIB_EARG, 1, "'q' is undefined");
+}
+
 static void scopes_and_sharing(void **state)
 {
     (void)state;
@@ -490,7 +500,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unit_cases),        cmocka_unit_test(real_templates), cmocka_unit_test(exact_numbers),
-        cmocka_unit_test(scopes_and_sharing), cmocka_unit_test(failures_say_where), cmocka_unit_test(hostile_nesting),
+        cmocka_unit_test(differences_found), cmocka_unit_test(scopes_and_sharing), cmocka_unit_test(failures_say_where), cmocka_unit_test(hostile_nesting),
         cmocka_unit_test(hostile_work),      cmocka_unit_test(options_are_obeyed), cmocka_unit_test(long_chats_pass),
         cmocka_unit_test(bad_variables),
     };
