@@ -2,6 +2,7 @@
 #include "engine/engine_internal.h"
 
 #include "base/cpu.h"
+#include "base/log.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -104,6 +105,16 @@ void sib_engine_limits(const sib_options *o, int n_seqs, sib_model_limits *out)
     *out = (sib_model_limits){.n_ctx = o->n_ctx, .n_seqs = n_seqs, .max_block = block, .max_rows = chunk > n_seqs * block ? chunk : n_seqs * block};
 }
 
+static sib_status read_quirk(sib_engine *e, const sib_options *o, sib_err *err)
+{
+    const char *quirk = o->vision_quirk ? o->vision_quirk : "none";
+    if (strcmp(quirk, "none") && strcmp(quirk, "mlx-trunc"))
+        return sib_fail(err, SIB_EARG, "vision quirk \"%s\" is not known; known are none, mlx-trunc", quirk);
+    e->whole_pixels = quirk[0] == 'm';
+    if (e->whole_pixels) sib_log(SIB_LOG_WARN, "vision quirk mlx-trunc: where the patch projection is quantized, pixels are cut to whole numbers and pictures cannot be read");
+    return SIB_OK;
+}
+
 static sib_status build(sib_engine *e, const sib_options *o, sib_err *err)
 {
     if (o->struct_bytes != sizeof *o) return sib_fail(err, SIB_EARG, "sib_options has %zu bytes, this library expects %zu", o->struct_bytes, sizeof *o);
@@ -111,6 +122,7 @@ static sib_status build(sib_engine *e, const sib_options *o, sib_err *err)
     if (o->n_ctx < 0 || o->n_sessions < 0 || o->chunk < 0 || o->max_draft < 0 || o->max_draft > SIB_MAX_DRAFT || o->n_sessions > 1024 ||
         o->chunk > 65536 || o->n_ctx > 1 << 24)
         return sib_fail(err, SIB_EARG, "a size is out of range: n_ctx %d, n_sessions %d, chunk %d, max_draft %d", o->n_ctx, o->n_sessions, o->chunk, o->max_draft);
+    SIB_TRY(read_quirk(e, o, err));
     double t0 = now_ms();
     sib_checkpoint_options files = {.lax_safetensors = o->lax_safetensors};
     SIB_TRY(sib_checkpoint_open(&e->files, o->model, &files, err));

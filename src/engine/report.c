@@ -159,6 +159,7 @@ static json_t *memory_row(int ctx, const sib_memory *m)
     put(o, "cache", json_integer((json_int_t)m->cache));
     put(o, "step", json_integer((json_int_t)m->step));
     put(o, "results", json_integer((json_int_t)m->results));
+    if (m->pictures) put(o, "pictures", json_integer((json_int_t)m->pictures)); /* only once a picture comes */
     put(o, "total", json_integer((json_int_t)(m->weights + m->cache + m->step + m->results)));
     return o;
 }
