@@ -151,7 +151,7 @@ static void expect_list(const json_t *want, const float *got, const char *run, c
 static void check_stages(const rig *r, const json_t *o, const char *run)
 {
     const json_t *dump = json_object_get(o, "dump"), *vision = json_object_get(o, "vision");
-    int n_ids = (int)json_array_size(json_object_get(o, "ids")), hidden = r->m->facts.hidden, n;
+    int n_ids = (int)json_array_size(json_object_get(o, "ids")), hidden = r->m->facts.hidden, n = 0;
     for (int i = 0; dump && i < r->m->facts.n_layers; i++) { /* the last layer's output is not a stage: the norm follows */
         char key[48], mine[48];
         (void)snprintf(key, sizeof key, i ? "h_after_layer_%d_last" : "h0_last", i - 1);
@@ -245,7 +245,7 @@ static void expect_same_features(const float *want, rig *r, const char *what)
 static void names_and_places_do_not_matter(void **state)
 {
     (void)state;
-    int n;
+    int n = 0;
     rig *r = tiny_open("plain", TINY_T3, TINY_V2, NULL);
     float *want = encode(r, &picture, TINY_BUDGET, false, &n);
     rig_close(r);
@@ -428,19 +428,16 @@ static void hostile_configs_are_refused(void **state)
     for (size_t i = 0; i < SIB_COUNT(cases); i++) {
         bool unified = strstr(cases[i].vision, "mm_embed_dim") != NULL;
         sib_checkpoint *files;
-        sib_weights weights = {0};
-        sib_vision *v;
         tiny_write(in_fixture("hostile"), unified ? TINY_T4 : TINY_T3, unified ? TINY_U1 : TINY_V2, NULL);
         json_t *root = json_load_file(in_fixture("hostile/config.json"), 0, NULL);
         json_object_set_new(root, "vision_config", json_loads(cases[i].vision, 0, NULL));
         assert_int_equal(json_dump_file(root, in_fixture("hostile/config.json"), 0), 0);
         json_decref(root);
         tiny_ok(sib_checkpoint_open(&files, in_fixture("hostile"), NULL, &err), &err);
-        sib_loader l = {.dev = dev, .files = files, .into = &weights};
+        sib_loader l = {.dev = dev, .files = files};
         sib_model *m;
         assert_int_not_equal(sib_family_gemma4.open(&m, &l, &(sib_model_limits){.n_ctx = 64, .n_seqs = 1, .max_rows = 16}, &err), SIB_OK);
         if (!strstr(err.message, cases[i].says)) fail_msg("%s", err.message);
-        (void)v;
         sib_checkpoint_free(files);
     }
     sib_device_free(dev);
@@ -606,7 +603,7 @@ static void placeholders_become_rows(void **state)
     const int32_t ids[] = {2, 5, IMAGE, 30, BOI, IMAGE, EOI, 40};
     tiny_ok(sib_picture_set_new(&two, e, ids, 8, both, 2, 0, NULL, &err), &err);
     const int na = 64, nb = 70;
-    assert_int_equal(two.n_ids, 6 + na + nb + 4); /* boi and eoi are added to the first, the second has its own */
+    assert_int_equal(two.n_ids, 6 + na + nb + 2); /* boi and eoi are added to the first, the second has its own */
     assert_int_equal(two.pictures[0].span.pos, 3);
     assert_int_equal(two.pictures[0].span.n, na);
     assert_int_equal(two.pictures[1].span.n, nb);
@@ -721,8 +718,9 @@ static void the_prefix_is_told_apart_by_pixels(void **state)
         assert_memory_equal(got, want, (size_t)n * sizeof *got);
         tiny_ok(sib_session_stats(s, &stats), &err);
         assert_int_equal(stats.prompt_tokens, (int)n_ids + 70 + 1);
-        if (i == 0) assert_int_equal(stats.cached_tokens, 0);
-        if (i == 1 || i == 2) assert_in_range(stats.cached_tokens, 0, 5); /* what stands before the picture's rows */
+        int place = 0;
+        while (ids[place] != IMAGE) place++;
+        assert_int_equal(stats.cached_tokens, i == 0 ? 0 : i < SIB_COUNT(names) ? place + 1 : stats.prompt_tokens - 1); /* + boi */
         sib_free(ids);
         sib_free(text);
         sib_buf_deinit(&f.bytes);
