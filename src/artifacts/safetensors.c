@@ -326,6 +326,8 @@ static sib_status read_header(scan *s)
             SIB_TRY(read_string(s, name, NAME_MAX_BYTES, &n));
             if (n == 0 || n > NAME_MAX_BYTES) return bad(s, "tensor name is empty or longer than 1024 bytes");
             name[n] = 0;
+            for (size_t i = 0; i < n; i++)
+                if ((unsigned char)name[i] < 0x20 || name[i] == 0x7F) return bad(s, "control character in a tensor name");
             if (!take(s, ':')) return bad(s, "expected ':'");
             SIB_TRY(strcmp(name, "__metadata__") == 0 ? read_metadata(s) : read_entry(s, name));
         } while (take(s, ','));

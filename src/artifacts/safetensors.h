@@ -7,7 +7,7 @@
  * Strict (the default) accepts what the Rust crate accepts: no holes, no overlap, no bytes
  * after the last tensor (formats.md A.2). `lax` drops exactly these three, for files that MLX's
  * reader takes; no check of bounds is ever dropped. Beyond the crate: no duplicate names, names
- * of 1..1024 bytes without NUL, rank <= 8, dimensions below 2^63, nesting <= 8 levels.
+ * of 1..1024 bytes without control characters, rank <= 8, dimensions below 2^63, nesting <= 8 levels.
  *
  * Memory: the header (at most 100 MB) is read once and scanned in place, without a JSON
  * tree; with SIB_SAFETENSORS_MAX tensors all tables together stay below 64 MiB.

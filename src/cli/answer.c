@@ -31,7 +31,7 @@ sib_status cli_use_model(cli_args *a, sib_err *err)
     /* The demo of a source tree lies beside build/, that of an installed program in share/. */
     static const char *const places[] = {"../demo/gemma4-demo", "../share/sibyl/demo/gemma4-demo",
                                          "../share/sibyl/demo"};
-    static char found[PATH_MAX + 64];
+    static char found[PATH_MAX];
     if (a->options.model) return SIB_OK;
     a->options.model = getenv("SIBYL_DEMO");
     if (a->options.model && a->options.model[0]) return SIB_OK;
@@ -41,9 +41,11 @@ sib_status cli_use_model(cli_args *a, sib_err *err)
         self[n] = 0;
         const char *folder = dirname(self);
         for (size_t i = 0; i < SIB_COUNT(places); i++) {
-            (void)snprintf(found, sizeof found, "%s/%s", folder, places[i]);
+            char *place = sib_path_join(folder, places[i]);
+            bool there = place && realpath(place, found) && has_config(found);
+            free(place);
             a->options.model = found;
-            if (has_config(found)) return SIB_OK;
+            if (there) return SIB_OK;
         }
     }
     a->options.model = NULL;

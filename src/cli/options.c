@@ -137,7 +137,8 @@ sib_status cli_int(const char *z, const char *what, int64_t lo, int64_t hi, int6
     errno = 0;
     long long v = strtoll(z, &end, 10);
     const char *first = z + (z[0] == '-' || z[0] == '+'); /* strtoll would also take leading blanks */
-    if (!*first || first[strspn(first, "0123456789")] || *end) return sib_fail(err, SIB_EARG, "%s: \"%s\" is not a whole number", what, z);
+    if (!*first || first[strspn(first, "0123456789")] || *end)
+        return sib_fail(err, SIB_EARG, "%s: \"%s\" is not a whole number", what, z);
     if (errno == ERANGE || v < lo || v > hi)
         return sib_fail(err, SIB_EARG, "%s: %s is out of range, allowed are %lld to %lld", what, z, (long long)lo,
                         (long long)hi);

@@ -138,6 +138,8 @@ static sib_status build(sib_engine *e, const sib_options *o, sib_err *err)
     sib_loader l = {.dev = e->device, .files = e->files, .progress = o->progress, .progress_ctx = o->progress_ctx, .total = sib_checkpoint_bytes(e->files)};
     if (!o->text_only) SIB_TRY(e->family->open(&e->model, &l, &e->limits, err));
     SIB_TRY(sib_checkpoint_intact(e->files, err));
+    SIB_TRY(sib_trace_file_open(&e->trace, err));
+    e->model->trace = sib_trace_file_sink(e->trace);
     SIB_TRY(open_drafter(e, o, err));
     e->load_ms = now_ms() - t0;
     return SIB_OK;
@@ -162,6 +164,8 @@ sib_status sib_open(sib_engine **out, const sib_options *o, sib_err *err)
 void sib_close(sib_engine *e)
 {
     if (!e) return;
+    sib_err trace_err = {0};
+    if (sib_trace_file_close(e->trace, &trace_err) != SIB_OK) sib_log(SIB_LOG_ERROR, "%s", trace_err.message);
     if (e->drafter) e->drafter->ops->free(e->drafter);
     if (e->model) e->model->ops->free(e->model);
     sib_chat_free(e->chat);

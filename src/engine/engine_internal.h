@@ -4,6 +4,7 @@
 
 #include "artifacts/generation_config.h"
 #include "engine/registry.h"
+#include "engine/trace_file.h"
 #include "gen/generation.h"
 #include "text/chat.h"
 
@@ -22,6 +23,7 @@ struct sib_engine {
     bool whole_pixels; /* --vision-quirk mlx-trunc */
     char numerics[8];
     double load_ms;
+    sib_trace_file *trace; /* NULL: off */
 };
 
 /* "f32", "bf16", "int8" or NULL (bf16). */

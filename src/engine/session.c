@@ -129,6 +129,7 @@ sib_status sib_session_next(sib_session *s, sib_token *out, sib_err *err)
             continue;
         }
         bool prefill = sib_generation_in_prompt(s->gen);
+        sib_trace_file_phase(s->engine->trace, prefill);
         sib_lane *lane = sib_generation_lane(s->gen);
         double t0 = now_ms();
         sib_status status = lane ? sib_round_step(s->round, &lane, 1, err) : sib_fail(err, SIB_ESTATE, "the answer has ended; prompt the session again");

@@ -34,19 +34,20 @@ sib_status sib_bpe_add(sib_bpe *b, sib_str text, uint32_t id, sib_err *err)
     if (id >= b->id_limit)
         return sib_fail(err, SIB_EFORMAT, "token \"%.*s\" has id %u, in a file of this size ids must be below %u", (int)(text.n < 80 ? text.n : 80), text.p, id,
                         b->id_limit);
-    if (text.n > UINT32_MAX) return sib_fail(err, SIB_EFORMAT, "token %u is longer than 4 GiB", id);
+    if (text.n > SIB_TOKEN_MAX_BYTES) return sib_fail(err, SIB_EFORMAT, "token %u has %zu bytes, allowed are %u", id, text.n, SIB_TOKEN_MAX_BYTES);
+    if (b->strings.n > SIB_NO_ID - SIB_TOKEN_MAX_BYTES) return sib_fail(err, SIB_EFORMAT, "the vocabulary's texts are longer than 4 GiB");
     if (id >= b->cap_ids) {
         uint32_t cap = b->cap_ids ? b->cap_ids : 1024;
         while (cap <= id) cap *= 2;
         sib_vocab_entry *e = realloc(b->entries, cap * sizeof *e);
         if (!e) return sib_nomem(err, "vocabulary");
-        memset(e + b->cap_ids, 0, (cap - b->cap_ids) * sizeof *e);
+        memset(e + b->cap_ids, 0xFF, (cap - b->cap_ids) * sizeof *e);
         b->entries = e;
         b->cap_ids = cap;
     }
     sib_vocab_entry *e = &b->entries[id];
-    if (e->used) return sib_fail(err, SIB_EFORMAT, "two tokens have the id %u", id);
-    *e = (sib_vocab_entry){.at = b->strings.n, .n = (uint32_t)text.n, .used = true};
+    if (e->n != SIB_NO_ID) return sib_fail(err, SIB_EFORMAT, "two tokens have the id %u", id);
+    *e = (sib_vocab_entry){(uint32_t)b->strings.n, (uint32_t)text.n};
     sib_buf_add(&b->strings, text.p, text.n);
     if (b->strings.failed) return sib_nomem(err, "vocabulary");
     if (id >= b->n_ids) b->n_ids = id + 1;
@@ -91,7 +92,7 @@ uint32_t sib_bpe_id(const sib_bpe *b, sib_str text)
 
 sib_str sib_bpe_text(const sib_bpe *b, uint32_t id)
 {
-    if (id >= b->n_ids || !b->entries[id].used) return (sib_str){NULL, 0};
+    if (id >= b->n_ids || b->entries[id].n == SIB_NO_ID) return (sib_str){NULL, 0};
     return (sib_str){b->strings.p + b->entries[id].at, b->entries[id].n};
 }
 
@@ -113,8 +114,8 @@ sib_status sib_bpe_seal(sib_bpe *b, sib_err *err)
     b->slot_mask = (uint32_t)(size - 1);
     b->longest_probe = 0;
     for (uint32_t id = 0; id < b->n_ids; id++) {
-        if (!b->entries[id].used) continue;
         sib_str text = sib_bpe_text(b, id);
+        if (!text.p) continue;
         uint32_t hash = hash_end(hash_more(HASH_START, text)), k = 0;
         sib_vocab_slot *slot;
         while ((slot = &b->slots[(hash + k) & b->slot_mask])->id != SIB_NO_ID) {
@@ -160,7 +161,7 @@ static const sib_merge *find_merge(const sib_bpe *b, uint32_t left, uint32_t rig
 
 sib_status sib_bpe_reserve_merges(sib_bpe *b, size_t count, sib_err *err)
 {
-    if (count > UINT32_MAX / 4) return sib_fail(err, SIB_EFORMAT, "%zu merges are too many", count);
+    if (count > SIB_MAX_MERGES) return sib_fail(err, SIB_EFORMAT, "%zu entries, allowed are %u", count, SIB_MAX_MERGES);
     size_t size = table_size(count);
     b->merges = malloc(size * sizeof *b->merges);
     if (!b->merges) return sib_nomem(err, "merges");
@@ -247,23 +248,24 @@ void sib_bpe_scratch_deinit(sib_bpe_scratch *s)
     *s = (sib_bpe_scratch){0};
 }
 
-/* At most one symbol for each byte, and n - 1 first candidates + 2 for each of n - 1 merges,
- * one of which its pop made room for: 2 n in all. */
-static bool reserve(sib_bpe_scratch *s, size_t n)
+static bool reserve_symbols(sib_bpe_scratch *s, size_t n)
 {
-    if (n > s->cap_symbols) {
-        free(s->symbols);
-        s->cap_symbols = n + n / 2 + 32;
-        s->symbols = malloc(s->cap_symbols * sizeof *s->symbols);
-        if (!s->symbols) s->cap_symbols = 0;
-    }
-    if (2 * n > s->cap_heap) {
-        free(s->heap);
-        s->cap_heap = 2 * n + n / 2 + 32;
-        s->heap = malloc(s->cap_heap * sizeof *s->heap);
-        if (!s->heap) s->cap_heap = 0;
-    }
-    return s->symbols && s->heap;
+    if (n <= s->cap_symbols) return true;
+    free(s->symbols);
+    s->cap_symbols = n + n / 2 + 32;
+    s->symbols = malloc(s->cap_symbols * sizeof *s->symbols);
+    if (!s->symbols) s->cap_symbols = 0;
+    return s->symbols != NULL;
+}
+
+static bool reserve_heap(sib_bpe_scratch *s, size_t n)
+{
+    if (n <= s->cap_heap) return true;
+    free(s->heap);
+    s->cap_heap = n + n / 2 + 32;
+    s->heap = malloc(s->cap_heap * sizeof *s->heap);
+    if (!s->heap) s->cap_heap = 0;
+    return s->heap != NULL;
 }
 
 static uint32_t usable(uint32_t id, const uint8_t *barred)
@@ -345,8 +347,10 @@ sib_status sib_bpe_encode(const sib_bpe *b, sib_str piece, const uint8_t *barred
         }
     }
     if (piece.n > UINT32_MAX / 4) return sib_fail(err, SIB_ECAPACITY, "a piece of %zu bytes is too long for the tokenizer", piece.n);
-    if (!reserve(s, piece.n)) return sib_nomem(err, "tokenizer scratch");
+    if (!reserve_symbols(s, piece.n)) return sib_nomem(err, "tokenizer scratch"); /* a symbol has at least one byte */
     size_t n = first_symbols(b, piece, barred, s->symbols);
+    /* n - 1 pairs at first; each of at most n - 1 merges takes one candidate and adds two. */
+    if (!reserve_heap(s, 2 * n)) return sib_nomem(err, "tokenizer scratch");
     merge_all(b, s->symbols, n, barred, s->heap);
     for (size_t i = 0; i < n; i++)
         if (s->symbols[i].id != SIB_NO_ID) sib_ids_add(out, (int32_t)s->symbols[i].id);

@@ -10,11 +10,12 @@
 #include "base/str.h"
 
 #define SIB_NO_ID UINT32_MAX
+#define SIB_TOKEN_MAX_BYTES (1u << 16) /* of one vocabulary text */
+#define SIB_MAX_MERGES (1u << 23)
 
 typedef struct sib_vocab_entry {
-    size_t at;  /* of the string in `strings`          */
-    uint32_t n; /* its bytes                           */
-    bool used;  /* false: no token has this id         */
+    uint32_t at; /* of the string in `strings`                  */
+    uint32_t n;  /* its bytes; SIB_NO_ID: no token has this id  */
 } sib_vocab_entry;
 
 typedef struct sib_vocab_slot {

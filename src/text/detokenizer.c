@@ -8,6 +8,8 @@
 #include <string.h>
 
 #define MAX_STEPS 8
+#define MAX_CONTENT 64        /* bytes that Replace may write for a match */
+#define MAX_TOKEN (1 << 20)   /* bytes of a token's text after any step   */
 #define REPLACEMENT "\xEF\xBF\xBD" /* U+FFFD */
 
 typedef struct step {
@@ -103,7 +105,9 @@ static sib_status add(sib_decoder *z, const json_t *spec, int depth, sib_err *er
         st->kind = REPLACE;
         SIB_TRY(read_text(pattern, "decoder Replace", "String", &st->from, err));
         if (st->from.n == 0) return sib_fail(err, SIB_EUNSUPPORTED, "decoder Replace: the pattern is an empty string");
-        return read_text(spec, "decoder Replace", "content", &st->to, err);
+        SIB_TRY(read_text(spec, "decoder Replace", "content", &st->to, err));
+        if (st->to.n > MAX_CONTENT) return sib_fail(err, SIB_EUNSUPPORTED, "decoder Replace: key \"content\" is longer than %d bytes", MAX_CONTENT);
+        return SIB_OK;
     }
     if (strcmp(type, "Metaspace") == 0) {
         const char *scheme = "always";
@@ -277,6 +281,7 @@ sib_status sib_decoding_push(sib_decoding *d, const sib_decoder *z, sib_str toke
         d->spare.n = 0;
         run_step(&z->steps[i], d->n_tokens == 0, token, &d->spare);
         if (d->spare.failed) return sib_nomem(err, "detokenizer");
+        if (d->spare.n > MAX_TOKEN) return sib_fail(err, SIB_ECAPACITY, "a token's text is longer than %d bytes", MAX_TOKEN);
         sib_buf t = d->text;
         d->text = d->spare;
         d->spare = t;

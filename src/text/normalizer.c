@@ -17,6 +17,7 @@
 
 #define MAX_STEPS 16
 #define MAX_DECOMPOSED 18 /* code points of the longest compatibility decomposition */
+#define MAX_GROWTH 16     /* times a text may become longer; U+FDFA under NFKD: 11    */
 
 typedef enum step_kind { FORM, LOWERCASE, STRIP_ACCENTS, STRIP, PREPEND, REPLACE, BYTE_LEVEL } step_kind;
 
@@ -250,13 +251,13 @@ static void strip(const step *st, sib_str in, sib_buf *out)
     sib_buf_add(out, in.p + from, to - from);
 }
 
-static sib_status replace(const step *st, sib_str in, sib_buf *out, sib_err *err)
+static sib_status replace(const step *st, sib_str in, size_t limit, sib_buf *out, sib_err *err)
 {
     sib_matches m;
     size_t from = 0, start, end;
     bool found = true;
     sib_status s = sib_matches_init(&m, st->pattern, in, err);
-    while (s == SIB_OK && (s = sib_matches_next(&m, &found, &start, &end, err)) == SIB_OK && found) {
+    while (s == SIB_OK && out->n <= limit && (s = sib_matches_next(&m, &found, &start, &end, err)) == SIB_OK && found) {
         sib_buf_add(out, in.p + from, start - from);
         sib_buf_add(out, st->text.p, st->text.n);
         from = end;
@@ -266,7 +267,8 @@ static sib_status replace(const step *st, sib_str in, sib_buf *out, sib_err *err
     return s;
 }
 
-static sib_status run_step(const step *st, sib_str in, sib_buf *out, sib_err *err)
+/* May stop early when out is beyond `limit`. */
+static sib_status run_step(const step *st, sib_str in, size_t limit, sib_buf *out, sib_err *err)
 {
     switch (st->kind) {
     case FORM: return unicode_form(st, in, out, err);
@@ -277,7 +279,7 @@ static sib_status run_step(const step *st, sib_str in, sib_buf *out, sib_err *er
         if (in.n) sib_buf_add(out, st->text.p, st->text.n);
         sib_buf_add(out, in.p, in.n);
         break;
-    case REPLACE: return replace(st, in, out, err);
+    case REPLACE: return replace(st, in, limit, out, err);
     case BYTE_LEVEL: sib_bytes_to_alphabet(in, out); break;
     }
     return SIB_OK;
@@ -286,11 +288,13 @@ static sib_status run_step(const step *st, sib_str in, sib_buf *out, sib_err *er
 sib_status sib_normalizer_run(const sib_normalizer *z, sib_str in, sib_buf *out, sib_err *err)
 {
     sib_buf a = {0}, b = {0};
+    size_t limit = MAX_GROWTH * in.n + 4096;
     sib_status s = SIB_OK;
     for (size_t i = 0; i < z->n && s == SIB_OK; i++) {
         b.n = 0;
-        s = run_step(&z->steps[i], in, &b, err);
+        s = run_step(&z->steps[i], in, limit, &b, err);
         if (s == SIB_OK && b.failed) s = sib_nomem(err, "normalizer");
+        if (s == SIB_OK && b.n > limit) s = sib_fail(err, SIB_ECAPACITY, "the normalizer makes a text more than %d times as long", MAX_GROWTH);
         sib_buf t = a;
         a = b;
         b = t;

@@ -14,7 +14,8 @@ sib_status sib_normalizer_new(sib_normalizer **out, const json_t *spec, sib_err 
 void sib_normalizer_free(sib_normalizer *z);
 bool sib_normalizer_is_identity(const sib_normalizer *z);
 
-/* Appends the normal form of `in`, which is valid UTF-8 and not part of `out`. */
+/* Appends the normal form of `in`, which is valid UTF-8 and not part of `out`. A text that
+ * grows beyond all measure is SIB_ECAPACITY. */
 sib_status sib_normalizer_run(const sib_normalizer *z, sib_str in, sib_buf *out, sib_err *err);
 
 #endif

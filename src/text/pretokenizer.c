@@ -31,6 +31,7 @@ typedef struct step {
 struct sib_pretokenizer {
     step steps[MAX_STEPS];
     size_t n;
+    bool rewrites; /* has a step that writes a new text: one is enough, many could grow a text without bound */
 };
 
 /* ---- from JSON ---- */
@@ -48,6 +49,13 @@ static sib_status add_cut(sib_pretokenizer *z, behavior b, bool invert, step **o
     (*out)->kind = CUT;
     (*out)->behavior = b;
     (*out)->invert = invert;
+    return SIB_OK;
+}
+
+static sib_status claim_rewrite(sib_pretokenizer *z, const char *type, sib_err *err)
+{
+    if (z->rewrites) return sib_fail(err, SIB_EUNSUPPORTED, "pre_tokenizer: %s behind another ByteLevel or Metaspace is not supported", type);
+    z->rewrites = true;
     return SIB_OK;
 }
 
@@ -105,6 +113,7 @@ static sib_status add_byte_level(sib_pretokenizer *z, const json_t *spec, sib_er
 {
     bool prefix = true, regex = true;
     step *st = NULL;
+    SIB_TRY(claim_rewrite(z, "ByteLevel", err));
     SIB_TRY(sib_json_bool(spec, "pre_tokenizer ByteLevel", "add_prefix_space", &prefix, err));
     SIB_TRY(sib_json_bool(spec, "pre_tokenizer ByteLevel", "use_regex", &regex, err));
     if (prefix) {
@@ -127,6 +136,7 @@ static sib_status add_metaspace(sib_pretokenizer *z, const json_t *spec, sib_err
     bool split = true, old_prefix = true;
     sib_str mark;
     step *st = NULL;
+    SIB_TRY(claim_rewrite(z, "Metaspace", err));
     SIB_TRY(read_char(spec, where, "replacement", &mark, err));
     SIB_TRY(sib_json_str(spec, where, "prepend_scheme", &scheme, err));
     SIB_TRY(sib_json_bool(spec, where, "split", &split, err));

@@ -37,11 +37,6 @@ void sib_pattern_free(sib_pattern *z)
     free(z);
 }
 
-bool sib_pattern_is_known(sib_str regex)
-{
-    return sib_known_pattern(regex) != NULL;
-}
-
 sib_status sib_pattern_of_string(sib_pattern **out, sib_str literal, const char *where, sib_err *err)
 {
     if (literal.n == 0) return sib_fail(err, SIB_EUNSUPPORTED, "%s: the pattern is an empty string", where);

@@ -34,7 +34,4 @@ sib_status sib_matches_init(sib_matches *m, const sib_pattern *z, sib_str text, 
 sib_status sib_matches_next(sib_matches *m, bool *found, size_t *start, size_t *end, sib_err *err);
 void sib_matches_deinit(sib_matches *m);
 
-/* True when a hand-written matcher runs this expression: what the tests look at. */
-bool sib_pattern_is_known(sib_str regex);
-
 #endif

@@ -198,6 +198,8 @@ sib_status sib_tokenizer_encode(const sib_tokenizer *t, sib_str text, unsigned f
 
 /* ---- decoding ---- */
 
+#define USUAL_TOKEN 512 /* bytes of a token's text that a stream handles without growing its buffers */
+
 struct sib_detok {
     const sib_tokenizer *t;
     unsigned flags;
@@ -215,10 +217,15 @@ static sib_str printed_text(const sib_tokenizer *t, int32_t id)
 
 sib_status sib_detok_new(sib_detok **out, const sib_tokenizer *t, unsigned flags, sib_err *err)
 {
-    *out = calloc(1, sizeof **out);
-    if (!*out) return sib_nomem(err, "detokenizer");
-    (*out)->t = t;
-    (*out)->flags = flags;
+    sib_detok *d = calloc(1, sizeof *d);
+    *out = NULL;
+    if (!d || !sib_buf_reserve(&d->decoding.text, USUAL_TOKEN) || !sib_buf_reserve(&d->decoding.spare, USUAL_TOKEN)) {
+        sib_detok_free(d);
+        return sib_nomem(err, "detokenizer");
+    }
+    d->t = t;
+    d->flags = flags;
+    *out = d;
     return SIB_OK;
 }
 

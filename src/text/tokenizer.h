@@ -18,7 +18,7 @@ typedef struct sib_tokenizer sib_tokenizer; /* body: tokenizer_internal.h */
 
 #define SIB_TOKENIZER_MAX_BYTES ((size_t)256 << 20) /* largest tokenizer.json that is read    */
 #define SIB_TOKENIZER_MAX_IDS (1 << 22)             /* ids must be below                      */
-#define SIB_ENCODE_MAX_BYTES ((size_t)512 << 20)    /* longest text that encode takes         */
+#define SIB_ENCODE_MAX_BYTES ((size_t)64 << 20)     /* longest text that encode takes         */
 
 /* Reads tokenizer.json; `config_path` is the tokenizer_config.json beside it, or NULL. */
 sib_status sib_tokenizer_open(sib_tokenizer **out, const char *path, const char *config_path, sib_err *err);
@@ -80,7 +80,8 @@ typedef struct sib_detok sib_detok;
 /* Borrows t. `flags` as for decode. */
 sib_status sib_detok_new(sib_detok **out, const sib_tokenizer *t, unsigned flags, sib_err *err);
 void sib_detok_free(sib_detok *d);
-/* Appends the bytes that can be printed now. Allocates only when a buffer must grow. */
+/* Appends the bytes that can be printed now. Allocates only for a token of more than 512
+ * bytes, or when `out` must grow. */
 sib_status sib_detok_feed(sib_detok *d, int32_t id, sib_buf *out, sib_err *err);
 /* Ends the stream: appends what was held back; the next feed begins a new text. */
 sib_status sib_detok_flush(sib_detok *d, sib_buf *out, sib_err *err);

@@ -130,10 +130,13 @@ static size_t spaces_before(sib_str t, size_t at, size_t stop)
     return at;
 }
 
-static size_t spaces_after(sib_str t, size_t at)
+static size_t spaces_after(sib_added_walk *w, size_t at)
 {
+    sib_str t = w->text;
+    if (at >= w->space && at < w->space_end) return w->space_end;
+    w->space = at;
     for (size_t len; at < t.n && (sib_unicode_bits(sib_utf8_next(t.p + at, t.n - at, &len)) & SIB_U_WS);) at += len;
-    return at;
+    return w->space_end = at;
 }
 
 const sib_added_token *sib_added_next(const sib_added *a, sib_added_walk *w, bool plain, size_t *start, size_t *end)
@@ -149,7 +152,7 @@ const sib_added_token *sib_added_next(const sib_added *a, sib_added_walk *w, boo
         *end = w->from += hit->n;
         if (hit->single_word && (word_before(w->text, *start) || word_after(w->text, *end))) continue;
         if (hit->lstrip) *start = spaces_before(w->text, *start, w->done);
-        if (hit->rstrip) *end = spaces_after(w->text, *end);
+        if (hit->rstrip) *end = spaces_after(w, *end);
         w->done = *end;
         return hit;
     }

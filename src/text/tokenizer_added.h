@@ -39,6 +39,7 @@ typedef struct sib_added_walk {
     sib_str text;
     size_t from; /* where the search goes on        */
     size_t done; /* end of the last token reported  */
+    size_t space, space_end; /* a run of white space found: not searched again */
 } sib_added_walk;
 
 /* The next token and its span, white space that it strips included; NULL: no more. `plain`:

@@ -18,6 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MAX_REST (32 << 20) /* bytes that go through the JSON library */
+
 /* ---- scanning ---- */
 
 typedef struct cursor {
@@ -59,11 +61,14 @@ static bool skip_string(cursor *c)
  * strings end. `n_commas`: those directly inside an array or object. */
 static bool skip_value(cursor *c, size_t *n_commas)
 {
+    static const bool structural[256] = {['"'] = true, ['['] = true, ['{'] = true, [']'] = true, ['}'] = true, [','] = true};
     size_t depth = 0;
     *n_commas = 0;
     skip_space(c);
     const char *start = c->p;
     while (c->p < c->end) {
+        while (c->p < c->end && !structural[(unsigned char)*c->p]) c->p++;
+        if (c->p == c->end) break;
         switch (*c->p) {
         case '"':
             c->p++;
@@ -84,10 +89,8 @@ static bool skip_value(cursor *c, size_t *n_commas)
             if (depth == 0) return c->p > start;
             *n_commas += depth == 1;
             c->p++;
-            break;
-        default: c->p++;
         }
-        if (depth == 0 && (c->p[-1] == '"' || c->p[-1] == ']' || c->p[-1] == '}')) return true;
+        if (depth == 0) return true; /* a string or bracket closed */
     }
     return depth == 0 && c->p > start;
 }
@@ -236,6 +239,7 @@ static sib_status split_file(sib_str json, parts *out, sib_err *err)
     if (!peek(&c, '{')) return sib_fail(err, SIB_EFORMAT, "not a JSON object");
     bool ok = split_object(&c, false, out);
     if (out->rest.failed) return sib_nomem(err, "tokenizer");
+    if (out->rest.n > MAX_REST) return sib_fail(err, SIB_EFORMAT, "more than %d bytes beside vocab and merges", MAX_REST);
     skip_space(&c);
     if (!ok || c.p != c.end) return sib_fail(err, SIB_EFORMAT, "invalid JSON at byte %zu", (size_t)(c.p - json.p));
     return SIB_OK;

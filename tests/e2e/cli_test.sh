@@ -124,7 +124,7 @@ Subtract 17 from 25.<turn|>
     IN=$TMP/prompt prints tokenize.stdin "$ids" "$SIBYL" tokenize --ids
     prints tokenize.other '2 5 450 366 30 443 729 546 735 1030 305 6 30 5 2515 449 30' "$SIBYL" tokenize --ids --chat 'What day comes before Thursday?'
     prints tokenize.empty '' "$SIBYL" tokenize --ids ''
-    matches tokenize.json '^\{"ids":\[324,904,.*\],"pieces":\["Sub.*"\]\}$' "$SIBYL" tokenize --json 'Subtract 17'
+    matches tokenize.json '^\{"ids":\[324,904,.*\],"pieces":\["S","ubtract"," ","1","7"\]\}$' "$SIBYL" tokenize --json 'Subtract 17'
     matches tokenize.pieces '^6	"<turn\|>"$' "$SIBYL" tokenize '<turn|>'
     run "$SIBYL" tokenize --ids --plain '<turn|>'
     if [ $rc -eq 0 ] && [ -s "$TMP/out" ] && ! grep -qw 6 "$TMP/out"; then ok tokenize.plain; else bad tokenize.plain "$(cat "$TMP/out" "$TMP/err")"; fi
@@ -187,7 +187,7 @@ checkpoint_tests() {
     d=$(edited shape "$weights" '1s/per_layer_projection.weight":{"dtype":"BF16","shape":\[256,32\]/per_layer_projection.weight":{"dtype":"BF16","shape":[32,256]/')
     refuses checkpoint.wrong_shape 'per_layer_projection' "$d"
     d=$(edited dtype "$weights" '1s/model.norm.weight":{"dtype":"BF16"/model.norm.weight":{"dtype":"BF17"/')
-    refuses checkpoint.unknown_dtype 'BF17' "$d"
+    refuses checkpoint.unknown_dtype 'dtype' "$d"
     d=$(edited name "$weights" '1s/layers.0.self_attn.q_proj.weight"/layers.0.self_attn.q_pr0j.weight"/')
     refuses checkpoint.missing_tensor 'q_proj' "$d"
     d=$(edited type config.json 's/"model_type": "gemma4"/"model_type": "gemma9"/')
@@ -218,7 +218,7 @@ answer_tests() {
         "$SIBYL" generate --json --chat 'Subtract 17 from 25.'
     matches generate.length '"tokens":\[291,297\],.*"finish_reason":"length"' "$SIBYL" generate --json -n 2 --chat 'What is 93 + 84?'
     prints generate.stop 'Wednesday comes before ' "$SIBYL" generate --stop Thurs --chat 'What day comes before Thursday?'
-    prints generate.special 'Wednesday comes before Thursday.<turn|>' "$SIBYL" generate --special --chat 'What day comes before Thursday?'
+    prints generate.special 'Wednesday comes before Thursday.<turn|>' "$SIBYL" generate --special --ignore-eos -n 8 --chat 'What day comes before Thursday?'
     matches generate.bos '"prompt_tokens":3,' "$SIBYL" generate --json -n 1 -p 'Subtract'
     matches generate.bos_once '"prompt_tokens":3,' "$SIBYL" generate --json -n 1 -p '<bos>Subtract'
     "$SIBYL" generate --json --seed 7 --temp 1 -n 20 -p 'The' | sed 's/"timings".*//' >"$TMP/a"
@@ -227,8 +227,8 @@ answer_tests() {
     matches generate.picture '"text":"square"' "$SIBYL" generate --json --image demo/pictures/01_384x384.png --chat 'Which shape is purple?'
     says generate.picture_damaged 1 'config\.json|PNG|picture|image' "$SIBYL" generate --image "$DEMO/config.json" --chat x
     says generate.context 1 'ctx|context|positions' "$SIBYL" generate --ctx 8 --chat 'What is 93 + 84?'
-    run timeout -s INT 2 "$SIBYL" generate --ignore-eos --ctx 4000 -p 'The'
-    if [ $rc -eq 124 ] || [ $rc -eq 130 ]; then ok generate.interrupt; else bad generate.interrupt "status $rc"; fi
+    run timeout --preserve-status -s INT 0.7 "$SIBYL" generate --numerics f32 --ignore-eos --ctx 4096 -p 'The'
+    if [ $rc -eq 130 ] && [ -s "$TMP/out" ]; then ok generate.interrupt; else bad generate.interrupt "status $rc"; fi
 
     printf 'Subtract 17 from 25.\n/undo\nWhat is 93 + 84?\n' >"$TMP/lines"
     IN=$TMP/lines prints chat.turns $'8\n177' "$SIBYL" chat

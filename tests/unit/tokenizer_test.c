@@ -3,15 +3,17 @@
 
 #include "text/normalizer.h"
 #include "text/pretokenizer.h"
+#include "text/pretokenizer_known.h"
 #include "text/pretokenizer_pattern.h"
 #include "text/unicode.h"
 
 #include <time.h>
 
+/* Of processor time, so that a busy machine does not count. */
 static double seconds(void)
 {
     struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
@@ -158,9 +160,9 @@ static sib_pretokenizer *splits(json_t *patterns, const char *const *names, bool
     json_t *list = json_array(), *spec;
     for (; *names; names++) {
         sib_str regex = case_str(json_object_get(patterns, *names));
-        assert_true(sib_pattern_is_known(regex));
+        assert_non_null(sib_known_pattern(regex));
         json_t *text = wrapped ? json_sprintf("(?:%s)", regex.p) : json_string(regex.p);
-        assert_true(wrapped != sib_pattern_is_known(case_str(text)));
+        assert_true(wrapped == (sib_known_pattern(case_str(text)) == NULL));
         json_array_append_new(list, json_pack("{s:s, s:{s:o}, s:s}", "type", "Split", "pattern", "Regex", text, "behavior", "Isolated"));
     }
     spec = json_pack("{s:s, s:o}", "type", "Sequence", "pretokenizers", list);
@@ -362,6 +364,81 @@ static void damaged_files_never_crash(void **state)
     }
 }
 
+static json_t *good_file(void)
+{
+    sib_buf text = case_bytes("small/tokenizer-merge-order.json");
+    json_t *v = parse(text.p);
+    sib_buf_deinit(&text);
+    return v;
+}
+
+static sib_status parse_with(const char *key, const char *value, const char *text, sib_err *err)
+{
+    json_t *file = good_file();
+    sib_tokenizer *t = NULL;
+    sib_ids ids = {0};
+    json_object_set_new(file, key, parse(value));
+    char *dump = json_dumps(file, 0);
+    sib_status s = sib_tokenizer_parse(&t, sib_str_of(dump), "file", (sib_str){0}, err);
+    if (s == SIB_OK && text) s = sib_tokenizer_encode(t, sib_str_of(text), 0, &ids, err);
+    sib_ids_deinit(&ids);
+    sib_tokenizer_free(t);
+    free(dump);
+    json_decref(file);
+    return s;
+}
+
+/* Small files that ask for unbounded memory, and values that must be refused with their name. */
+static void greedy_files_are_refused(void **state)
+{
+    (void)state;
+    static const char grow[] = "{\"type\": \"Replace\", \"pattern\": {\"String\": \"a\"}, \"content\": \"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"}";
+    static const char byte_level[] = "{\"type\": \"ByteLevel\", \"add_prefix_space\": false}";
+    char text[10001], spec[1024];
+    sib_err err = {0};
+    memset(text, 'a', sizeof text - 1);
+    text[sizeof text - 1] = 0;
+    assert_int_equal(parse_with("normalizer", grow, "a", &err), SIB_OK);
+    assert_int_equal(parse_with("normalizer", grow, text, &err), SIB_ECAPACITY);
+    (void)snprintf(spec, sizeof spec, "{\"type\": \"Sequence\", \"normalizers\": [%s, %s, %s, %s, %s]}", grow, grow, grow, grow, grow);
+    assert_int_equal(parse_with("normalizer", spec, "a", &err), SIB_ECAPACITY);
+    (void)snprintf(spec, sizeof spec, "{\"type\": \"Sequence\", \"pretokenizers\": [%s, %s]}", byte_level, byte_level);
+    assert_int_equal(parse_with("pre_tokenizer", spec, NULL, &err), SIB_EUNSUPPORTED);
+    assert_int_equal(parse_with("model", "{\"vocab\": {\"a\": 4000000}, \"merges\": []}", NULL, &err), SIB_EFORMAT);
+    assert_non_null(strstr(err.message, "4000000"));
+    assert_int_equal(parse_with("model", "{\"type\": \"WordPiece\", \"vocab\": {\"a\": 0}}", NULL, &err), SIB_EUNSUPPORTED);
+    assert_non_null(strstr(err.message, "WordPiece"));
+    assert_int_equal(parse_with("post_processor", "{\"type\": \"RobertaProcessing\"}", NULL, &err), SIB_EUNSUPPORTED);
+    assert_non_null(strstr(err.message, "RobertaProcessing"));
+    assert_int_equal(parse_with("added_tokens", "[{\"id\": 20, \"content\": \"x\"}, {\"id\": 21, \"content\": \"x\"}]", NULL, &err), SIB_EFORMAT);
+    assert_non_null(strstr(err.message, "twice"));
+}
+
+/* Escapes in vocabulary keys, the two parts in either order, surrogate pairs. */
+static void json_strings_are_read_as_json(void **state)
+{
+    (void)state;
+    static const char file[] = "{\"mod\\u0065l\": {\"merges\": [[\"\\ud83d\\ude00\", \"\\n\"], [\"\\\"\", \"\\\\\"]], \"v\\u006fcab\":\n"
+                               " {\"\xF0\x9F\x98\x80\" : 0 ,\"\\u000a\":1,\"\\ud83d\\ude00\\n\":2, \"\\u0022\":3,\"\\\\\":4,\"\\\"\\\\\":5}}}";
+    static const char *const broken[] = {"{\"model\": {\"vocab\": {\"\\ud83d\": 0}, \"merges\": []}}", "{\"model\": {\"vocab\": {\"\\ude00\": 0}, \"merges\": []}}",
+                                         "{\"model\": {\"vocab\": {\"\\x\": 0}, \"merges\": []}}",     "{\"model\": {\"vocab\": {\"\xC3\": 0}, \"merges\": []}}",
+                                         "{\"model\": {\"vocab\": {\"a\": 00}, \"merges\": []}}",       "{\"model\": {\"vocab\": {\"a\": 0,}, \"merges\": []}}",
+                                         "{\"model\": {\"vocab\": {\"a\": 0 1}, \"merges\": []}}",      "{\"model\": {\"vocab\": {\"a\n\": 0}, \"merges\": []}}",
+                                         "{\"model\": {\"vocab\": {\"a\": 0, \"a\": 1}, \"merges\": []}}", "{\"model\": {\"vocab\": {}, \"vocab\": {}, \"merges\": []}}",
+                                         "{\"model\": {\"vocab\": {}, \"merges\": [,]}}",              "{\"model\": {\"vocab\": {}, \"merges\": []}} x"};
+    sib_tokenizer *t;
+    sib_err err = {0};
+    sib_ids ids = {0};
+    if (sib_tokenizer_parse(&t, (sib_str){file, sizeof file - 1}, "file", (sib_str){0}, &err) != SIB_OK) fail_msg("%s", err.message);
+    assert_int_equal(sib_tokenizer_encode(t, SIB_STR("\xF0\x9F\x98\x80\n\"\\\n"), 0, &ids, &err), SIB_OK);
+    assert_int_equal(ids.n, 3);
+    assert_true(ids.v[0] == 2 && ids.v[1] == 5 && ids.v[2] == 1);
+    sib_ids_deinit(&ids);
+    sib_tokenizer_free(t);
+    for (size_t i = 0; i < SIB_COUNT(broken); i++)
+        if (sib_tokenizer_parse(&t, sib_str_of(broken[i]), "file", (sib_str){0}, &err) != SIB_EFORMAT) fail_msg("%s: %s", broken[i], err.message);
+}
+
 /* ---- the contract of the calls ---- */
 
 static void invalid_utf8_is_named_by_its_offset(void **state)
@@ -482,6 +559,42 @@ static void demo_tokenizer_loads(void **state)
     assert_int_equal(sib_tokenizer_open(&t, "demo/no such file", NULL, &err), SIB_EIO);
 }
 
+/* The prompts that the demo's golden runs were made from: line ID of tasks.jsonl. */
+static void demo_prompts_have_the_golden_ids(void **state)
+{
+    (void)state;
+    json_t *golden = json_load_file("demo/golden.json", 0, NULL), *runs = json_object_get(golden, "diffusion-gemma-demo"), *run;
+    sib_tokenizer *t;
+    sib_err err = {0};
+    sib_ids ids = {0};
+    const char *key;
+    int n = 0;
+    assert_non_null(runs);
+    if (sib_tokenizer_open(&t, "demo/diffusion-gemma-demo/tokenizer.json", NULL, &err) != SIB_OK) fail_msg("%s", err.message);
+    FILE *tasks = fopen("demo/tasks.jsonl", "r");
+    assert_non_null(tasks);
+    char line[16384];
+    while (fgets(line, sizeof line, tasks)) {
+        json_t *task = parse(line);
+        json_object_foreach(runs, key, run) {
+            json_t *want = json_object_get(run, "prompt_ids");
+            char *end;
+            long id = strtol(key, &end, 10); /* other runs are of pictures */
+            if (*end || !want || id != json_integer_value(json_object_get(task, "id"))) continue;
+            ids.n = 0;
+            assert_int_equal(sib_tokenizer_encode(t, case_str(json_object_get(task, "prompt")), 0, &ids, &err), SIB_OK);
+            expect_ids("demo task", (size_t)id, &ids, want);
+            n++;
+        }
+        json_decref(task);
+    }
+    fclose(tasks);
+    assert_true(n >= 4);
+    sib_ids_deinit(&ids);
+    sib_tokenizer_free(t);
+    json_decref(golden);
+}
+
 /* ---- cost ---- */
 
 /* One word of a megabyte, runs of marks, spaces, newlines and added tokens: all must take
@@ -510,6 +623,7 @@ static void long_texts_take_linear_time(void **state)
     sib_ids_deinit(&ids);
     double took = seconds() - begin;
     if (took > 60) fail_msg("took %.1f s", took);
+    print_message("%.2f s\n", took);
 }
 
 /* ---- the real tokenizers ---- */
@@ -564,11 +678,14 @@ int main(void)
         cmocka_unit_test(foreign_kinds_are_refused_by_name),
         cmocka_unit_test(bad_files),
         cmocka_unit_test(damaged_files_never_crash),
+        cmocka_unit_test(greedy_files_are_refused),
+        cmocka_unit_test(json_strings_are_read_as_json),
         cmocka_unit_test(invalid_utf8_is_named_by_its_offset),
         cmocka_unit_test(plain_text_never_makes_a_special_token),
         cmocka_unit_test(texts_ids_and_pieces_agree),
         cmocka_unit_test(config_gives_the_template_variables),
         cmocka_unit_test(demo_tokenizer_loads),
+        cmocka_unit_test(demo_prompts_have_the_golden_ids),
         cmocka_unit_test(long_texts_take_linear_time),
         cmocka_unit_test(real_tokenizers_encode_like_the_reference),
     };
