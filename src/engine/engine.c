@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define VERSION "0.1.0"
 #define DEFAULT_CHUNK 512
@@ -74,8 +75,8 @@ static sib_status read_defaults(sib_engine *e, sib_err *err)
 static sib_status open_text(sib_engine *e, sib_err *err)
 {
     char *path = sib_checkpoint_path(e->files, "tokenizer.json"), *config = sib_checkpoint_path(e->files, "tokenizer_config.json");
-    sib_status s = SIB_OK;
-    if (path) s = sib_tokenizer_open(&e->tokenizer, path, config, err);
+    sib_status s = path && config ? SIB_OK : sib_nomem(err, "path");
+    if (s == SIB_OK && access(path, F_OK) == 0) s = sib_tokenizer_open(&e->tokenizer, path, config, err);
     if (s == SIB_OK && e->tokenizer) s = sib_chat_open(&e->chat, sib_checkpoint_dir(e->files), e->tokenizer, err);
     free(path);
     free(config);
