@@ -25,8 +25,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#define SHARD_BYTES ((uint64_t)5 << 30) /* MLX's */
-#define FIRST_BYTE_TOKEN 512            /* id of byte 0 in the tokenizer */
+#define SHARD_BYTES      ((uint64_t)5 << 30) /* MLX's */
+#define FIRST_BYTE_TOKEN 512                 /* id of byte 0 in the tokenizer */
 
 /* ---- shapes ----------------------------------------------------------------------------------- */
 
@@ -42,24 +42,38 @@ typedef struct shape {
 } shape;
 
 static const shape shapes[] = {
-    {"gemma4-d", "18 layers of 2048, vocabulary 32768", GEMMA4, 18, 2048, 8192, 8, 4, 1, 32768, 512, 131072, .k_is_v = true, .small_tower = true},
-    {"gemma4-moe", "6 layers shaped like 26B-A4B, vocabulary 32768", GEMMA4, 6, 2816, 2112, 16, 8, 2, 32768, 1024, 262144, .experts = 128,
-     .expert_ffn = 704, .k_is_v = true, .see_pictures = true},
-    {"gemma4-e4b", "Gemma 4 E4B", GEMMA4, 42, 2560, 10240, 8, 2, 2, 262144, 512, 131072, .ple = 256, .kv_shared = 18, .small_tower = true},
-    {"gemma4-12b", "Gemma 4 12B unified", GEMMA4_UNIFIED, 48, 3840, 15360, 16, 8, 1, 262144, 1024, 262144, .k_is_v = true, .see_pictures = true},
-    {"gemma4-26b", "Gemma 4 26B-A4B", GEMMA4, 30, 2816, 2112, 16, 8, 2, 262144, 1024, 262144, .experts = 128, .expert_ffn = 704,
+    {"gemma4-d", "18 layers of 2048, vocabulary 32768", GEMMA4, 18, 2048, 8192, 8, 4, 1, 32768, 512, 131072,
+     .k_is_v = true, .small_tower = true},
+    {"gemma4-moe", "6 layers shaped like 26B-A4B, vocabulary 32768", GEMMA4, 6, 2816, 2112, 16, 8, 2, 32768, 1024,
+     262144, .experts = 128, .expert_ffn = 704, .k_is_v = true, .see_pictures = true},
+    {"gemma4-e4b", "Gemma 4 E4B", GEMMA4, 42, 2560, 10240, 8, 2, 2, 262144, 512, 131072, .ple = 256, .kv_shared = 18,
+     .small_tower = true},
+    {"gemma4-12b", "Gemma 4 12B unified", GEMMA4_UNIFIED, 48, 3840, 15360, 16, 8, 1, 262144, 1024, 262144,
      .k_is_v = true, .see_pictures = true},
-    {"gemma4-31b", "Gemma 4 31B", GEMMA4, 60, 5376, 21504, 32, 16, 4, 262144, 1024, 262144, .k_is_v = true, .see_pictures = true},
-    {"diffusion-gemma", "DiffusionGemma 26B-A4B", DIFFUSION, 30, 2816, 2112, 16, 8, 2, 262144, 1024, 262144, .experts = 128,
+    {"gemma4-26b", "Gemma 4 26B-A4B", GEMMA4, 30, 2816, 2112, 16, 8, 2, 262144, 1024, 262144, .experts = 128,
      .expert_ffn = 704, .k_is_v = true, .see_pictures = true},
+    {"gemma4-31b", "Gemma 4 31B", GEMMA4, 60, 5376, 21504, 32, 16, 4, 262144, 1024, 262144, .k_is_v = true,
+     .see_pictures = true},
+    {"diffusion-gemma", "DiffusionGemma 26B-A4B", DIFFUSION, 30, 2816, 2112, 16, 8, 2, 262144, 1024, 262144,
+     .experts = 128, .expert_ffn = 704, .k_is_v = true, .see_pictures = true},
     {"qwen3_5-4b", "Qwen3.5 4B, text", QWEN, 32, 2560, 9216, 16, 4, 4, 248320, 0, 262144, .experts = 0},
-    {"glm-tiny", "8 layers in the manner of GLM-5.2, vocabulary 32768", GLM, 8, 1024, 3072, 16, 16, 16, 32768, 0, 131072, .experts = 64,
-     .expert_ffn = 512},
+    {"glm-tiny", "8 layers in the manner of GLM-5.2, vocabulary 32768", GLM, 8, 1024, 3072, 16, 16, 16, 32768, 0,
+     131072, .experts = 64, .expert_ffn = 512},
 };
 
-enum { HEAD = 256, FULL_HEAD = 512, TOP_K = 8 };                                    /* Gemma 4 */
+enum { HEAD = 256, FULL_HEAD = 512, TOP_K = 8 };                                     /* Gemma 4 */
 enum { QWEN_KEY_HEADS = 16, QWEN_VALUE_HEADS = 32, QWEN_HEAD = 128, QWEN_CONV = 4 }; /* linear attention */
-enum { Q_LORA = 768, KV_LORA = 512, NOPE = 192, ROPE = 64, VALUE = 256, INDEX_HEADS = 8, INDEX_HEAD = 128, INDEX_TOP_K = 256, DENSE = 2 };
+enum {
+    Q_LORA = 768,
+    KV_LORA = 512,
+    NOPE = 192,
+    ROPE = 64,
+    VALUE = 256,
+    INDEX_HEADS = 8,
+    INDEX_HEAD = 128,
+    INDEX_TOP_K = 256,
+    DENSE = 2
+};
 
 typedef struct options {
     const char *out;
@@ -70,11 +84,13 @@ typedef struct options {
 
 /* Ids of the special tokens; the last three only with pictures. */
 enum { PAD, EOS, BOS, TURN, END_OF_TURN, BEGIN_IMAGE, IMAGE, END_IMAGE, N_SPECIAL };
-static const char *const special_text[N_SPECIAL] = {"<pad>", "<eos>", "<bos>", "<|turn>", "<turn|>", "<|image>", "<|image|>", "<image|>"};
+static const char *const special_text[N_SPECIAL] = {"<pad>",   "<eos>",    "<bos>",     "<|turn>",
+                                                    "<turn|>", "<|image>", "<|image|>", "<image|>"};
 
 static void special_ids(const shape *s, int ids[N_SPECIAL])
 {
-    static const int small[N_SPECIAL] = {0, 1, 2, 105, 106, 110, 111, 112}, gemma[N_SPECIAL] = {0, 1, 2, 105, 106, 255999, 258880, 258882},
+    static const int small[N_SPECIAL] = {0, 1, 2, 105, 106, 110, 111, 112},
+                     gemma[N_SPECIAL] = {0, 1, 2, 105, 106, 255999, 258880, 258882},
                      qwen[N_SPECIAL] = {0, 248044, 2, 248045, 248046, 248053, 248056, 248054};
     memcpy(ids, s->family == QWEN ? qwen : s->vocab == 262144 ? gemma : small, sizeof small);
 }
@@ -117,7 +133,8 @@ static uint64_t key_of(const char *module, size_t n)
 }
 
 /* Adds MODULE + suffix with dimensions d (the first 0 ends them; none is a scalar). */
-static void add(plan *p, const char *module, const char *suffix, sib_dtype dtype, const int64_t d[4], fill f, double a, double b)
+static void add(plan *p, const char *module, const char *suffix, sib_dtype dtype, const int64_t d[4], fill f, double a,
+                double b)
 {
     if (p->n == p->cap) {
         size_t cap = p->cap ? p->cap * 2 : 256;
@@ -136,7 +153,8 @@ static void add(plan *p, const char *module, const char *suffix, sib_dtype dtype
         return;
     }
     item *t = &p->v[p->n++];
-    *t = (item){.name = name.p, .key = key_of(module, strlen(module)), .dtype = dtype, .fill = f, .a = (float)a, .b = (float)b};
+    *t = (item){
+        .name = name.p, .key = key_of(module, strlen(module)), .dtype = dtype, .fill = f, .a = (float)a, .b = (float)b};
     t->bytes = (uint64_t)sib_dtype_bits(dtype) / 8;
     for (; t->rank < 4 && d[t->rank]; t->rank++) t->bytes *= (uint64_t)(t->shape[t->rank] = d[t->rank]);
 }
@@ -169,7 +187,8 @@ static void matrix_of_bits(plan *p, const char *module, int64_t experts, int64_t
     add(p, module, ".scales", SIB_BF16, g[experts > 0], SCALES, scale, 0);
     add(p, module, ".biases", SIB_BF16, g[experts > 0], BIASES, scale, ((1 << bits) - 1) / 2.0);
     if (bits != p->bits || group != p->group)
-        p->failed |= json_object_set_new(p->quantization, module, json_pack("{s:i, s:i}", "group_size", group, "bits", bits)) != 0;
+        p->failed |= json_object_set_new(p->quantization, module,
+                                         json_pack("{s:i, s:i}", "group_size", group, "bits", bits)) != 0;
 }
 
 static void matrix(plan *p, const char *module, int64_t experts, int64_t out, int64_t in)
@@ -230,9 +249,13 @@ static void gemma_attention(plan *p, const shape *s, const char *prefix, bool fu
 
 static void gemma_layer(plan *p, const shape *s, const char *prefix, bool full, bool shared)
 {
-    static const char *const norms[] = {"input_layernorm.weight", "post_attention_layernorm.weight", "pre_feedforward_layernorm.weight",
-                                        "post_feedforward_layernorm.weight", "post_feedforward_layernorm_1.weight",
-                                        "post_feedforward_layernorm_2.weight", "pre_feedforward_layernorm_2.weight"};
+    static const char *const norms[] = {"input_layernorm.weight",
+                                        "post_attention_layernorm.weight",
+                                        "pre_feedforward_layernorm.weight",
+                                        "post_feedforward_layernorm.weight",
+                                        "post_feedforward_layernorm_1.weight",
+                                        "post_feedforward_layernorm_2.weight",
+                                        "pre_feedforward_layernorm_2.weight"};
     for (int i = 0; i < (s->experts ? 7 : 4); i++) vector(p, at(prefix, norms[i]), s->hidden, 1);
     vector(p, at(prefix, "layer_scalar"), 1, 1);
     char inner[200];
@@ -277,14 +300,16 @@ static void gemma_text(plan *p, const shape *s, int layers, const char *root)
 /* Vision tower of E4B (768 x 16, clipped linears) or of 26B and 31B (1152 x 27); always bf16. */
 static void gemma_tower(plan *p, bool small, const char *root)
 {
-    static const char *const norms[] = {"input_layernorm.weight", "post_attention_layernorm.weight", "pre_feedforward_layernorm.weight",
-                                        "post_feedforward_layernorm.weight"};
-    static const char *const linears[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-                                          "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"};
+    static const char *const norms[] = {"input_layernorm.weight", "post_attention_layernorm.weight",
+                                        "pre_feedforward_layernorm.weight", "post_feedforward_layernorm.weight"};
+    static const char *const linears[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
+                                          "self_attn.o_proj", "mlp.gate_proj",    "mlp.up_proj",
+                                          "mlp.down_proj"};
     static const char *const bounds[] = {".input_min", ".input_max", ".output_min", ".output_max"};
     int64_t hidden = small ? 768 : 1152, ffn = small ? 3072 : 4304, head = small ? 64 : 72;
     plain_matrix(p, at(root, "patch_embedder.input_proj"), 0, hidden, 768);
-    add(p, at(root, "patch_embedder.position_embedding_table"), "", SIB_BF16, (const int64_t[4]){2, 10240, hidden}, UNIFORM, 0.05, 0);
+    add(p, at(root, "patch_embedder.position_embedding_table"), "", SIB_BF16, (const int64_t[4]){2, 10240, hidden},
+        UNIFORM, 0.05, 0);
     for (int i = 0; i < (small ? 16 : 27); i++) {
         char prefix[128], module[200];
         (void)snprintf(prefix, sizeof prefix, "%sencoder.layers.%d.", root, i);
@@ -310,7 +335,8 @@ static void unified_embedder(plan *p, int64_t hidden)
     static const struct {
         const char *name;
         int64_t n;
-    } norms[] = {{"vision_embedder.patch_ln1", 6912}, {"vision_embedder.patch_ln2", 0}, {"vision_embedder.pos_norm", 0}};
+    } norms[] = {
+        {"vision_embedder.patch_ln1", 6912}, {"vision_embedder.patch_ln2", 0}, {"vision_embedder.pos_norm", 0}};
     for (size_t i = 0; i < SIB_COUNT(norms); i++) {
         int64_t n = norms[i].n ? norms[i].n : hidden;
         vector(p, at(norms[i].name, ".weight"), n, 1);
@@ -359,53 +385,61 @@ static json_t *layer_list(int layers, const char *full, const char *other, int e
 
 static json_t *gemma_text_config(const shape *s, int layers)
 {
-    static const char *const types[] = {[GEMMA4] = "gemma4_text", [GEMMA4_UNIFIED] = "gemma4_unified_text", [DIFFUSION] = "diffusion_gemma_text"};
-    json_t *t = json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:b, s:f, s:f, s:s, s:i, s:i, s:i, s:b}",
-                          "model_type", types[s->family], "hidden_size", s->hidden, "intermediate_size", s->ffn, "num_hidden_layers", layers,
-                          "num_attention_heads", s->heads, "num_key_value_heads", s->kv, "head_dim", HEAD, "global_head_dim", FULL_HEAD,
-                          "vocab_size", s->vocab, "sliding_window", s->window, "max_position_embeddings", s->context, "layer_types",
-                          layer_list(layers, "full_attention", "sliding_attention", 6), "tie_word_embeddings", 1, "rms_norm_eps", 1e-6,
-                          "final_logit_softcapping", 30.0, "hidden_activation", "gelu_pytorch_tanh", "pad_token_id", 0, "eos_token_id", 1,
-                          "bos_token_id", 2, "attention_bias", 0);
+    static const char *const types[] = {
+        [GEMMA4] = "gemma4_text", [GEMMA4_UNIFIED] = "gemma4_unified_text", [DIFFUSION] = "diffusion_gemma_text"};
+    json_t *t = json_pack(
+        "{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:b, s:f, s:f, s:s, s:i, s:i, s:i, s:b}",
+        "model_type", types[s->family], "hidden_size", s->hidden, "intermediate_size", s->ffn, "num_hidden_layers",
+        layers, "num_attention_heads", s->heads, "num_key_value_heads", s->kv, "head_dim", HEAD, "global_head_dim",
+        FULL_HEAD, "vocab_size", s->vocab, "sliding_window", s->window, "max_position_embeddings", s->context,
+        "layer_types", layer_list(layers, "full_attention", "sliding_attention", 6), "tie_word_embeddings", 1,
+        "rms_norm_eps", 1e-6, "final_logit_softcapping", 30.0, "hidden_activation", "gelu_pytorch_tanh", "pad_token_id",
+        0, "eos_token_id", 1, "bos_token_id", 2, "attention_bias", 0);
     (void)json_object_set_new(t, "rope_parameters",
-                              json_pack("{s:{s:s, s:f}, s:{s:s, s:f, s:f}}", "sliding_attention", "rope_type", "default", "rope_theta", 1e4,
-                                        "full_attention", "rope_type", "proportional", "rope_theta", 1e6, "partial_rotary_factor", 0.25));
+                              json_pack("{s:{s:s, s:f}, s:{s:s, s:f, s:f}}", "sliding_attention", "rope_type",
+                                        "default", "rope_theta", 1e4, "full_attention", "rope_type", "proportional",
+                                        "rope_theta", 1e6, "partial_rotary_factor", 0.25));
     (void)json_object_set_new(t, "num_global_key_value_heads", s->k_is_v ? json_integer(s->kv_full) : json_null());
     (void)json_object_set_new(t, "use_bidirectional_attention", s->see_pictures ? json_string("vision") : json_null());
     if (s->experts)
-        (void)json_object_update_new(t, json_pack("{s:i, s:i, s:i}", "num_experts", s->experts, "top_k_experts", TOP_K, "moe_intermediate_size",
-                                                  s->expert_ffn));
+        (void)json_object_update_new(t, json_pack("{s:i, s:i, s:i}", "num_experts", s->experts, "top_k_experts", TOP_K,
+                                                  "moe_intermediate_size", s->expert_ffn));
     if (s->family != DIFFUSION)
-        (void)json_object_update_new(t, json_pack("{s:b, s:i, s:b, s:i, s:i, s:b}", "attention_k_eq_v", s->k_is_v, "num_kv_shared_layers",
-                                                  shared_layers(s, layers), "use_double_wide_mlp", 0, "hidden_size_per_layer_input", s->ple,
-                                                  "vocab_size_per_layer_input", s->vocab, "enable_moe_block", s->experts > 0));
+        (void)json_object_update_new(
+            t, json_pack("{s:b, s:i, s:b, s:i, s:i, s:b}", "attention_k_eq_v", s->k_is_v, "num_kv_shared_layers",
+                         shared_layers(s, layers), "use_double_wide_mlp", 0, "hidden_size_per_layer_input", s->ple,
+                         "vocab_size_per_layer_input", s->vocab, "enable_moe_block", s->experts > 0));
     return t;
 }
 
 static json_t *gemma_vision_config(const shape *s)
 {
     if (s->family == GEMMA4_UNIFIED)
-        return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f}", "model_type", "gemma4_unified_vision", "patch_size", 16,
-                         "pooling_kernel_size", 3, "model_patch_size", 48, "mm_embed_dim", s->hidden, "mm_posemb_size", 1120, "num_soft_tokens",
-                         280, "output_proj_dims", s->hidden, "rms_norm_eps", 1e-6);
+        return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f}", "model_type", "gemma4_unified_vision",
+                         "patch_size", 16, "pooling_kernel_size", 3, "model_patch_size", 48, "mm_embed_dim", s->hidden,
+                         "mm_posemb_size", 1120, "num_soft_tokens", 280, "output_proj_dims", s->hidden, "rms_norm_eps",
+                         1e-6);
     bool small = s->small_tower;
-    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:s, s:b, s:b, s:{s:f, s:s}}", "model_type", "gemma4_vision",
-                     "hidden_size", small ? 768 : 1152, "intermediate_size", small ? 3072 : 4304, "num_hidden_layers", small ? 16 : 27,
-                     "num_attention_heads", small ? 12 : 16, "num_key_value_heads", small ? 12 : 16, "head_dim", small ? 64 : 72, "patch_size",
-                     16, "pooling_kernel_size", 3, "position_embedding_size", 10240, "default_output_length", 280, "rms_norm_eps", 1e-6,
-                     "hidden_activation", "gelu_pytorch_tanh", "standardize", !small, "use_clipped_linears", small, "rope_parameters",
-                     "rope_theta", 100.0, "rope_type", "axial");
+    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:s, s:b, s:b, s:{s:f, s:s}}",
+                     "model_type", "gemma4_vision", "hidden_size", small ? 768 : 1152, "intermediate_size",
+                     small ? 3072 : 4304, "num_hidden_layers", small ? 16 : 27, "num_attention_heads", small ? 12 : 16,
+                     "num_key_value_heads", small ? 12 : 16, "head_dim", small ? 64 : 72, "patch_size", 16,
+                     "pooling_kernel_size", 3, "position_embedding_size", 10240, "default_output_length", 280,
+                     "rms_norm_eps", 1e-6, "hidden_activation", "gelu_pytorch_tanh", "standardize", !small,
+                     "use_clipped_linears", small, "rope_parameters", "rope_theta", 100.0, "rope_type", "axial");
 }
 
 static json_t *gemma_config(const shape *s, const options *o, const int ids[N_SPECIAL])
 {
-    static const char *const types[] = {[GEMMA4] = "gemma4", [GEMMA4_UNIFIED] = "gemma4_unified", [DIFFUSION] = "diffusion_gemma"};
-    static const char *const classes[] = {[GEMMA4] = "Gemma4ForConditionalGeneration", [GEMMA4_UNIFIED] = "Gemma4UnifiedForConditionalGeneration",
+    static const char *const types[] = {
+        [GEMMA4] = "gemma4", [GEMMA4_UNIFIED] = "gemma4_unified", [DIFFUSION] = "diffusion_gemma"};
+    static const char *const classes[] = {[GEMMA4] = "Gemma4ForConditionalGeneration",
+                                          [GEMMA4_UNIFIED] = "Gemma4UnifiedForConditionalGeneration",
                                           [DIFFUSION] = "DiffusionGemmaForBlockDiffusion"};
-    json_t *c = json_pack("{s:[s], s:s, s:o, s:s, s:b, s:i, s:i, s:i, s:[ii]}", "architectures", classes[s->family], "model_type", types[s->family],
-                          "text_config", gemma_text_config(s, o->layers), "dtype", "bfloat16", "tie_word_embeddings", 1, "boi_token_id",
-                          ids[BEGIN_IMAGE], "image_token_id", ids[IMAGE], "eoi_token_id", ids[END_IMAGE], "eos_token_id", ids[EOS],
-                          ids[END_OF_TURN]);
+    json_t *c = json_pack("{s:[s], s:s, s:o, s:s, s:b, s:i, s:i, s:i, s:[ii]}", "architectures", classes[s->family],
+                          "model_type", types[s->family], "text_config", gemma_text_config(s, o->layers), "dtype",
+                          "bfloat16", "tie_word_embeddings", 1, "boi_token_id", ids[BEGIN_IMAGE], "image_token_id",
+                          ids[IMAGE], "eoi_token_id", ids[END_IMAGE], "eos_token_id", ids[EOS], ids[END_OF_TURN]);
     (void)json_object_set_new(c, "vision_config", o->vision ? gemma_vision_config(s) : json_null());
     if (o->vision) (void)json_object_set_new(c, "vision_soft_tokens_per_image", json_integer(280));
     if (s->family == DIFFUSION) (void)json_object_set_new(c, "canvas_length", json_integer(256));
@@ -436,8 +470,8 @@ static void qwen(plan *p, const shape *s, const options *o)
             matrix(p, at(prefix, "linear_attn.in_proj_b"), 0, QWEN_VALUE_HEADS, h);
             matrix(p, at(prefix, "linear_attn.in_proj_a"), 0, QWEN_VALUE_HEADS, h);
             matrix(p, at(prefix, "linear_attn.out_proj"), 0, h, values);
-            add(p, at(prefix, "linear_attn.conv1d"), ".weight", SIB_BF16, (const int64_t[4]){2 * keys + values, QWEN_CONV, 1}, UNIFORM,
-                sqrt(3.0 / QWEN_CONV), 0);
+            add(p, at(prefix, "linear_attn.conv1d"), ".weight", SIB_BF16,
+                (const int64_t[4]){2 * keys + values, QWEN_CONV, 1}, UNIFORM, sqrt(3.0 / QWEN_CONV), 0);
             add(p, at(prefix, "linear_attn.A_log"), "", SIB_F32, (const int64_t[4]){QWEN_VALUE_HEADS}, LOGS, 16, 0);
             vector(p, at(prefix, "linear_attn.dt_bias"), QWEN_VALUE_HEADS, 1);
             vector(p, at(prefix, "linear_attn.norm.weight"), QWEN_HEAD, 1);
@@ -450,18 +484,24 @@ static void qwen(plan *p, const shape *s, const options *o)
 
 static json_t *qwen_config(const shape *s, const options *o, const int ids[N_SPECIAL])
 {
-    json_t *t = json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:b, s:s, s:b, s:i}", "model_type", "qwen3_5_text", "hidden_size",
-                          s->hidden, "intermediate_size", s->ffn, "num_hidden_layers", o->layers, "num_attention_heads", s->heads,
-                          "num_key_value_heads", s->kv, "head_dim", HEAD, "vocab_size", s->vocab, "max_position_embeddings", s->context,
-                          "rms_norm_eps", 1e-6, "tie_word_embeddings", 1, "hidden_act", "silu", "attention_bias", 0, "eos_token_id", ids[EOS]);
-    (void)json_object_update_new(t, json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:o}", "full_attention_interval", 4, "linear_num_key_heads",
-                                              QWEN_KEY_HEADS, "linear_num_value_heads", QWEN_VALUE_HEADS, "linear_key_head_dim", QWEN_HEAD,
-                                              "linear_value_head_dim", QWEN_HEAD, "linear_conv_kernel_dim", QWEN_CONV, "layer_types",
-                                              layer_list(o->layers, "full_attention", "linear_attention", 4)));
-    (void)json_object_set_new(t, "rope_parameters", json_pack("{s:s, s:f, s:f, s:[iii], s:b}", "rope_type", "default", "rope_theta", 1e7,
-                                                              "partial_rotary_factor", 0.25, "mrope_section", 11, 11, 10, "mrope_interleaved", 1));
-    return json_pack("{s:[s], s:s, s:o, s:s, s:b, s:[ii]}", "architectures", "Qwen3_5ForConditionalGeneration", "model_type", "qwen3_5",
-                     "text_config", t, "dtype", "bfloat16", "tie_word_embeddings", 1, "eos_token_id", ids[EOS], ids[END_OF_TURN]);
+    json_t *t =
+        json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:b, s:s, s:b, s:i}", "model_type",
+                  "qwen3_5_text", "hidden_size", s->hidden, "intermediate_size", s->ffn, "num_hidden_layers", o->layers,
+                  "num_attention_heads", s->heads, "num_key_value_heads", s->kv, "head_dim", HEAD, "vocab_size",
+                  s->vocab, "max_position_embeddings", s->context, "rms_norm_eps", 1e-6, "tie_word_embeddings", 1,
+                  "hidden_act", "silu", "attention_bias", 0, "eos_token_id", ids[EOS]);
+    (void)json_object_update_new(
+        t, json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:o}", "full_attention_interval", 4, "linear_num_key_heads",
+                     QWEN_KEY_HEADS, "linear_num_value_heads", QWEN_VALUE_HEADS, "linear_key_head_dim", QWEN_HEAD,
+                     "linear_value_head_dim", QWEN_HEAD, "linear_conv_kernel_dim", QWEN_CONV, "layer_types",
+                     layer_list(o->layers, "full_attention", "linear_attention", 4)));
+    (void)json_object_set_new(t, "rope_parameters",
+                              json_pack("{s:s, s:f, s:f, s:[iii], s:b}", "rope_type", "default", "rope_theta", 1e7,
+                                        "partial_rotary_factor", 0.25, "mrope_section", 11, 11, 10, "mrope_interleaved",
+                                        1));
+    return json_pack("{s:[s], s:s, s:o, s:s, s:b, s:[ii]}", "architectures", "Qwen3_5ForConditionalGeneration",
+                     "model_type", "qwen3_5", "text_config", t, "dtype", "bfloat16", "tie_word_embeddings", 1,
+                     "eos_token_id", ids[EOS], ids[END_OF_TURN]);
 }
 
 /* ---- GLM-5.2 ---------------------------------------------------------------------------------------------- */
@@ -502,7 +542,8 @@ static void glm(plan *p, const shape *s, const options *o)
             continue;
         }
         plain_matrix(p, at(prefix, "mlp.gate"), 0, s->experts, h);
-        add(p, at(prefix, "mlp.gate.e_score_correction_bias"), "", SIB_F32, (const int64_t[4]){s->experts}, UNIFORM, 0.01, 0);
+        add(p, at(prefix, "mlp.gate.e_score_correction_bias"), "", SIB_F32, (const int64_t[4]){s->experts}, UNIFORM,
+            0.01, 0);
         (void)snprintf(inner, sizeof inner, "%smlp.switch_mlp.", prefix);
         expert_glu(p, inner, s->experts, h, s->expert_ffn);
         (void)snprintf(inner, sizeof inner, "%smlp.shared_experts.", prefix);
@@ -514,22 +555,25 @@ static void glm(plan *p, const shape *s, const options *o)
 
 static json_t *glm_config(const shape *s, const options *o, const int ids[N_SPECIAL])
 {
-    json_t *c = json_pack("{s:[s], s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:b, s:s, s:s, s:b, s:b, s:i, s:[ii]}", "architectures",
-                          "GlmMoeDsaForCausalLM", "model_type", "glm_moe_dsa", "hidden_size", s->hidden, "intermediate_size", s->ffn,
-                          "num_hidden_layers", o->layers, "num_attention_heads", s->heads, "num_key_value_heads", s->heads, "vocab_size", s->vocab,
-                          "max_position_embeddings", s->context, "head_dim", NOPE, "rms_norm_eps", 1e-5, "tie_word_embeddings", 0, "hidden_act",
-                          "silu", "dtype", "bfloat16", "attention_bias", 0, "mlp_bias", 0, "pad_token_id", ids[PAD], "eos_token_id", ids[EOS],
-                          ids[END_OF_TURN]);
-    (void)json_object_update_new(c, json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:b}", "q_lora_rank", Q_LORA,
-                                              "kv_lora_rank", KV_LORA, "qk_nope_head_dim", NOPE, "qk_rope_head_dim", ROPE, "qk_head_dim",
-                                              NOPE + ROPE, "v_head_dim", VALUE, "index_topk", INDEX_TOP_K, "index_n_heads", INDEX_HEADS,
-                                              "index_head_dim", INDEX_HEAD, "index_topk_freq", 4, "index_skip_topk_offset", 3,
+    json_t *c = json_pack(
+        "{s:[s], s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:b, s:s, s:s, s:b, s:b, s:i, s:[ii]}",
+        "architectures", "GlmMoeDsaForCausalLM", "model_type", "glm_moe_dsa", "hidden_size", s->hidden,
+        "intermediate_size", s->ffn, "num_hidden_layers", o->layers, "num_attention_heads", s->heads,
+        "num_key_value_heads", s->heads, "vocab_size", s->vocab, "max_position_embeddings", s->context, "head_dim",
+        NOPE, "rms_norm_eps", 1e-5, "tie_word_embeddings", 0, "hidden_act", "silu", "dtype", "bfloat16",
+        "attention_bias", 0, "mlp_bias", 0, "pad_token_id", ids[PAD], "eos_token_id", ids[EOS], ids[END_OF_TURN]);
+    (void)json_object_update_new(c, json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:b}",
+                                              "q_lora_rank", Q_LORA, "kv_lora_rank", KV_LORA, "qk_nope_head_dim", NOPE,
+                                              "qk_rope_head_dim", ROPE, "qk_head_dim", NOPE + ROPE, "v_head_dim", VALUE,
+                                              "index_topk", INDEX_TOP_K, "index_n_heads", INDEX_HEADS, "index_head_dim",
+                                              INDEX_HEAD, "index_topk_freq", 4, "index_skip_topk_offset", 3,
                                               "rope_interleave", 1, "indexer_rope_interleave", 1));
-    (void)json_object_update_new(c, json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:s, s:i, s:i, s:b, s:f, s:i}", "n_routed_experts", s->experts,
-                                              "num_experts_per_tok", TOP_K, "n_shared_experts", 1, "moe_intermediate_size", s->expert_ffn,
-                                              "first_k_dense_replace", DENSE, "moe_layer_freq", 1, "scoring_func", "sigmoid", "topk_method",
-                                              "noaux_tc", "n_group", 1, "topk_group", 1, "norm_topk_prob", 1, "routed_scaling_factor", 2.5,
-                                              "num_nextn_predict_layers", 0));
+    (void)json_object_update_new(
+        c, json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:s, s:i, s:i, s:b, s:f, s:i}", "n_routed_experts",
+                     s->experts, "num_experts_per_tok", TOP_K, "n_shared_experts", 1, "moe_intermediate_size",
+                     s->expert_ffn, "first_k_dense_replace", DENSE, "moe_layer_freq", 1, "scoring_func", "sigmoid",
+                     "topk_method", "noaux_tc", "n_group", 1, "topk_group", 1, "norm_topk_prob", 1,
+                     "routed_scaling_factor", 2.5, "num_nextn_predict_layers", 0));
     (void)json_object_set_new(c, "rope_parameters", json_pack("{s:s, s:f}", "rope_type", "default", "rope_theta", 8e6));
     json_t *indexers = json_array(), *mlps = json_array();
     for (int i = 0; i < o->layers; i++) {
@@ -555,7 +599,8 @@ static void show(progress *g, uint64_t more, const char *file)
     int percent = (int)(g->done * 100 / g->total);
     if (!g->shown || percent == g->percent) return;
     g->percent = percent;
-    (void)fprintf(stderr, "\r%s  %3d %%  %.1f of %.1f GB", file, percent, (double)g->done * 1e-9, (double)g->total * 1e-9);
+    (void)fprintf(stderr, "\r%s  %3d %%  %.1f of %.1f GB", file, percent, (double)g->done * 1e-9,
+                  (double)g->total * 1e-9);
     if (percent == 100) (void)fputc('\n', stderr);
 }
 
@@ -577,7 +622,8 @@ static float value_of(const item *t, double u)
 #define PIECE 65536 /* 64-bit draws at a time */
 
 /* Draws of 16 bits choose from a table of all values that they can mean. */
-static sib_status write_item(sib_safetensors_writer *w, const item *t, uint64_t seed, progress *g, const char *file, sib_err *err)
+static sib_status write_item(sib_safetensors_writer *w, const item *t, uint64_t seed, progress *g, const char *file,
+                             sib_err *err)
 {
     static uint64_t draws[PIECE];
     static uint16_t table[65536];
@@ -590,7 +636,8 @@ static sib_status write_item(sib_safetensors_writer *w, const item *t, uint64_t 
     else
         for (uint32_t i = 0; i < 65536; i++) table[i] = sib_bf16_of_f32(value_of(t, (i + 0.5) / 65536));
     for (uint64_t left = t->bytes; left;) {
-        size_t per_piece = t->fill == CODES ? PIECE * 8 : PIECE * 4 * each, n = left < per_piece ? (size_t)left : per_piece;
+        size_t per_piece = t->fill == CODES ? PIECE * 8 : PIECE * 4 * each,
+               n = left < per_piece ? (size_t)left : per_piece;
         size_t count = n / each, n_draws = t->fill == CODES ? (n + 7) / 8 : (count + 3) / 4;
         const void *bytes = out;
         for (size_t i = 0; t->fill != CONSTANT && i < n_draws; i++) draws[i] = sib_splitmix64(&state);
@@ -598,7 +645,8 @@ static sib_status write_item(sib_safetensors_writer *w, const item *t, uint64_t 
             bytes = draws;
         } else if (t->dtype == SIB_BF16) {
             uint16_t *to = (uint16_t *)(void *)out;
-            for (size_t i = 0; i < count; i++) to[i] = t->fill == CONSTANT ? table[0] : table[draws[i / 4] >> i % 4 * 16 & 0xFFFF];
+            for (size_t i = 0; i < count; i++)
+                to[i] = t->fill == CONSTANT ? table[0] : table[draws[i / 4] >> i % 4 * 16 & 0xFFFF];
         } else {
             for (size_t i = 0; i < count; i++) {
                 float v = value_of(t, ((double)(draws[i / 4] >> i % 4 * 16 & 0xFFFF) + 0.5) / 65536);
@@ -636,7 +684,8 @@ static int assign_shards(const plan *p, int *shard_of)
     return shard + 1;
 }
 
-static sib_status write_shard(const plan *p, const options *o, const int *shard_of, int shard, const char *file, progress *g, sib_err *err)
+static sib_status write_shard(const plan *p, const options *o, const int *shard_of, int shard, const char *file,
+                              progress *g, sib_err *err)
 {
     sib_safetensors_writer *w;
     size_t names = 0;
@@ -681,7 +730,8 @@ static sib_status write_weights(const plan *p, const options *o, sib_err *err)
         s = write_shard(p, o, shard_of, k, file, &g, err);
     }
     sib_buf index = {0};
-    sib_buf_addf(&index, "{\n  \"metadata\": {\"total_size\": %llu},\n  \"weight_map\": {", (unsigned long long)g.total);
+    sib_buf_addf(&index, "{\n  \"metadata\": {\"total_size\": %llu},\n  \"weight_map\": {",
+                 (unsigned long long)g.total);
     for (size_t i = 0; i < p->n; i++) {
         shard_name(file, shard_of[i], n_shards);
         sib_buf_addf(&index, "%s\n    \"%s\": \"%s\"", i ? "," : "", p->v[i].name, file);
@@ -712,11 +762,16 @@ static sib_status write_tokenizer(const shape *s, const options *o, const int id
     sib_buf t = {0};
     sib_buf_addz(&t, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[");
     for (int i = 0; i < N_SPECIAL; i++)
-        sib_buf_addf(&t, "%s\n{\"id\":%d,\"content\":\"%s\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":true}",
+        sib_buf_addf(&t,
+                     "%s\n{\"id\":%d,\"content\":\"%s\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
+                     "\"normalized\":false,\"special\":true}",
                      i ? "," : "", ids[i], special_text[i]);
-    sib_buf_addz(&t, "],\n\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":false},"
-                     "\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":false},\n"
-                     "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,"
+    sib_buf_addz(&t, "],\n\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
+                     "\"trim_offsets\":true,\"use_regex\":false},"
+                     "\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_"
+                     "offsets\":true,\"use_regex\":false},\n"
+                     "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,\"continuing_subword_prefix\":"
+                     "null,\"end_of_word_suffix\":null,"
                      "\"fuse_unk\":false,\"byte_fallback\":false,\"ignore_merges\":false,\"vocab\":{");
     for (int id = 0; id < s->vocab; id++) {
         char text[32];
@@ -738,7 +793,8 @@ static sib_status write_tokenizer(const shape *s, const options *o, const int id
 static const char template[] =
     "{{ bos_token }}{% for m in messages %}<|turn>{{ 'model' if m['role'] == 'assistant' else m['role'] }}\n"
     "{% if m['content'] is string %}{{ m['content'] }}{% elif m['content'] %}{% for part in m['content'] %}"
-    "{% if part['type'] in ['image', 'image_url', 'input_image'] %}<|image|>{% elif part['text'] is string %}{{ part['text'] }}{% endif %}"
+    "{% if part['type'] in ['image', 'image_url', 'input_image'] %}<|image|>{% elif part['text'] is string %}{{ "
+    "part['text'] }}{% endif %}"
     "{% endfor %}{% endif %}<turn|>\n{% endfor %}{% if add_generation_prompt %}<|turn>model\n{% endif %}";
 
 /* Takes over the reference to `json`. */
@@ -759,20 +815,22 @@ static sib_status write_json(const options *o, const char *file, json_t *json, s
 
 static json_t *generation(const shape *s, const int ids[N_SPECIAL])
 {
-    json_t *g = json_pack("{s:i, s:i, s:[ii], s:b}", "bos_token_id", ids[BOS], "pad_token_id", ids[PAD], "eos_token_id", ids[EOS], ids[END_OF_TURN],
-                          "do_sample", 0);
+    json_t *g = json_pack("{s:i, s:i, s:[ii], s:b}", "bos_token_id", ids[BOS], "pad_token_id", ids[PAD], "eos_token_id",
+                          ids[EOS], ids[END_OF_TURN], "do_sample", 0);
     if (s->family == DIFFUSION)
-        (void)json_object_update_new(g, json_pack("{s:i, s:i, s:f, s:f, s:i, s:f, s:{s:s, s:f}}", "max_new_tokens", 256, "max_denoising_steps", 48,
-                                                  "t_min", 0.4, "t_max", 0.8, "stability_threshold", 1, "confidence_threshold", 0.005,
-                                                  "sampler_config", "_cls_name", "EntropyBoundSamplerConfig", "entropy_bound", 0.1));
+        (void)json_object_update_new(
+            g, json_pack("{s:i, s:i, s:f, s:f, s:i, s:f, s:{s:s, s:f}}", "max_new_tokens", 256, "max_denoising_steps",
+                         48, "t_min", 0.4, "t_max", 0.8, "stability_threshold", 1, "confidence_threshold", 0.005,
+                         "sampler_config", "_cls_name", "EntropyBoundSamplerConfig", "entropy_bound", 0.1));
     return g;
 }
 
 static json_t *preprocessor(void)
 {
-    return json_pack("{s:s, s:b, s:b, s:i, s:b, s:f, s:b, s:[fff], s:[fff], s:i, s:i, s:i}", "image_processor_type", "Gemma4ImageProcessor",
-                     "do_convert_rgb", 1, "do_resize", 1, "resample", 3, "do_rescale", 1, "rescale_factor", 1.0 / 255, "do_normalize", 0,
-                     "image_mean", 0.0, 0.0, 0.0, "image_std", 1.0, 1.0, 1.0, "patch_size", 16, "pooling_kernel_size", 3, "max_soft_tokens", 280);
+    return json_pack("{s:s, s:b, s:b, s:i, s:b, s:f, s:b, s:[fff], s:[fff], s:i, s:i, s:i}", "image_processor_type",
+                     "Gemma4ImageProcessor", "do_convert_rgb", 1, "do_resize", 1, "resample", 3, "do_rescale", 1,
+                     "rescale_factor", 1.0 / 255, "do_normalize", 0, "image_mean", 0.0, 0.0, 0.0, "image_std", 1.0, 1.0,
+                     1.0, "patch_size", 16, "pooling_kernel_size", 3, "max_soft_tokens", 280);
 }
 
 /* config.json comes last: a folder that has it is complete. */
@@ -787,16 +845,21 @@ static sib_status write_files(const shape *s, const options *o, const plan *p, s
     SIB_TRY(st);
     SIB_TRY(write_tokenizer(s, o, ids, err));
     SIB_TRY(write_json(o, "tokenizer_config.json",
-                       json_pack("{s:s, s:b, s:s, s:s, s:s, s:i}", "tokenizer_class", "PreTrainedTokenizerFast", "add_bos_token", 0, "bos_token",
-                                 special_text[BOS], "eos_token", special_text[EOS], "pad_token", special_text[PAD], "model_max_length", s->context),
+                       json_pack("{s:s, s:b, s:s, s:s, s:s, s:i}", "tokenizer_class", "PreTrainedTokenizerFast",
+                                 "add_bos_token", 0, "bos_token", special_text[BOS], "eos_token", special_text[EOS],
+                                 "pad_token", special_text[PAD], "model_max_length", s->context),
                        err));
     SIB_TRY(write_json(o, "generation_config.json", generation(s, ids), err));
     if (o->vision) {
         SIB_TRY(write_json(o, "preprocessor_config.json", preprocessor(), err));
-        SIB_TRY(write_json(o, "processor_config.json", json_pack("{s:s, s:i, s:o}", "processor_class", "Gemma4Processor", "image_seq_length", 280,
-                                                                 "image_processor", preprocessor()), err));
+        SIB_TRY(write_json(o, "processor_config.json",
+                           json_pack("{s:s, s:i, s:o}", "processor_class", "Gemma4Processor", "image_seq_length", 280,
+                                     "image_processor", preprocessor()),
+                           err));
     }
-    json_t *config = s->family == QWEN ? qwen_config(s, o, ids) : s->family == GLM ? glm_config(s, o, ids) : gemma_config(s, o, ids);
+    json_t *config = s->family == QWEN  ? qwen_config(s, o, ids)
+                     : s->family == GLM ? glm_config(s, o, ids)
+                                        : gemma_config(s, o, ids);
     if (o->bits != 16) {
         (void)json_object_set(config, "quantization", p->quantization);
         (void)json_object_set(config, "quantization_config", p->quantization);
@@ -815,7 +878,8 @@ static sib_status prepare_folder(const options *o, uint64_t bytes, sib_err *err)
         char *path = sib_path_join(o->out, marks[i]);
         bool there = path && access(path, F_OK) == 0;
         free(path);
-        if (there) return sib_fail(err, SIB_EARG, "%s: holds a checkpoint already (%s); remove it first", o->out, marks[i]);
+        if (there)
+            return sib_fail(err, SIB_EARG, "%s: holds a checkpoint already (%s); remove it first", o->out, marks[i]);
     }
     struct statvfs fs;
     if (statvfs(o->out, &fs) == 0 && (uint64_t)fs.f_bavail * fs.f_frsize < bytes)
@@ -826,7 +890,8 @@ static sib_status prepare_folder(const options *o, uint64_t bytes, sib_err *err)
 
 static sib_status make(const shape *s, const options *o, sib_err *err)
 {
-    plan p = {.bits = o->bits, .group = o->group,
+    plan p = {.bits = o->bits,
+              .group = o->group,
               .quantization = json_pack("{s:i, s:i, s:s}", "group_size", o->group, "bits", o->bits, "mode", "affine")};
     switch (s->family) {
     case GEMMA4:
@@ -840,7 +905,9 @@ static sib_status make(const shape *s, const options *o, sib_err *err)
     sib_status st = p.failed || !p.quantization ? sib_nomem(err, "the list of tensors") : prepare_folder(o, bytes, err);
     if (st == SIB_OK) st = write_weights(&p, o, err);
     if (st == SIB_OK) st = write_files(s, o, &p, err);
-    if (st == SIB_OK) (void)printf("%s: %s, %d layers, %zu tensors, %.3f GB\n", o->out, s->name, o->layers, p.n, (double)bytes * 1e-9);
+    if (st == SIB_OK)
+        (void)printf("%s: %s, %d layers, %zu tensors, %.3f GB\n", o->out, s->name, o->layers, p.n,
+                     (double)bytes * 1e-9);
     for (size_t i = 0; i < p.n; i++) free(p.v[i].name);
     free(p.v);
     json_decref(p.quantization);
@@ -877,9 +944,12 @@ static int64_t number(const char *z, int64_t max)
 
 int main(int argc, char **argv)
 {
-    static const struct option long_options[] = {{"bits", required_argument, NULL, 'b'},  {"group", required_argument, NULL, 'g'},
-                                                 {"layers", required_argument, NULL, 'l'}, {"seed", required_argument, NULL, 's'},
-                                                 {"vision", no_argument, NULL, 'v'},       {"help", no_argument, NULL, 'h'},
+    static const struct option long_options[] = {{"bits", required_argument, NULL, 'b'},
+                                                 {"group", required_argument, NULL, 'g'},
+                                                 {"layers", required_argument, NULL, 'l'},
+                                                 {"seed", required_argument, NULL, 's'},
+                                                 {"vision", no_argument, NULL, 'v'},
+                                                 {"help", no_argument, NULL, 'h'},
                                                  {NULL, 0, NULL, 0}};
     options o = {.bits = 4, .group = 64};
     const shape *s = NULL;

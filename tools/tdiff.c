@@ -2,9 +2,8 @@
  *
  *     $ build/tdiff golden.safetensors run.safetensors
  *     prefill.hidden.0  ok       max_abs 0         max_rel 0         cos 1.000000
- *     prefill.hidden.1  DIFFERS  max_abs 0.0312    max_rel 0.0041    cos 0.999710  at [0, 3, 1187]: -1.25 became -1.28125  <- first
- *     only in golden.safetensors: greedy.logits
- *     2 keys compared, 1 differ
+ *     prefill.hidden.1  DIFFERS  max_abs 0.0312    max_rel 0.0041    cos 0.999710  at [0, 3, 1187]: -1.25 became
+ * -1.28125  <- first only in golden.safetensors: greedy.logits 2 keys compared, 1 differ
  *
  * Keys are taken in the order in which the run wrote them, so the first line that differs is where a
  * bug entered. An element may be off by abs + rel * (largest magnitude of the golden tensor); integers
@@ -178,7 +177,8 @@ SIB_PRINTF(1, 2) static int fail(const char *fmt, ...)
     return 2;
 }
 
-static int compare_files(const sib_safetensors *golden, const sib_safetensors *run, const char *const path[2], bounds allowed)
+static int compare_files(const sib_safetensors *golden, const sib_safetensors *run, const char *const path[2],
+                         bounds allowed)
 {
     size_t common = 0, differing = 0;
     int width = 0;
@@ -197,7 +197,8 @@ static int compare_files(const sib_safetensors *golden, const sib_safetensors *r
     list_lonely(run, golden, path[1]);
     (void)printf("%zu keys compared, %zu differ\n", common, differing);
     sib_err err = {0};
-    if (sib_mapping_intact(sib_safetensors_mapping(golden), &err) != SIB_OK || sib_mapping_intact(sib_safetensors_mapping(run), &err) != SIB_OK)
+    if (sib_mapping_intact(sib_safetensors_mapping(golden), &err) != SIB_OK ||
+        sib_mapping_intact(sib_safetensors_mapping(run), &err) != SIB_OK)
         return fail("%s", err.message);
     if (common == 0) (void)fprintf(stderr, "tdiff: no key is in both files\n");
     return common == 0 || differing > 0;
@@ -212,8 +213,10 @@ static bool bound_of(const char *z, double *out)
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {{"abs", required_argument, NULL, 'a'}, {"rel", required_argument, NULL, 'r'},
-                                            {"lax", no_argument, NULL, 'l'},       {"help", no_argument, NULL, 'h'},
+    static const struct option options[] = {{"abs", required_argument, NULL, 'a'},
+                                            {"rel", required_argument, NULL, 'r'},
+                                            {"lax", no_argument, NULL, 'l'},
+                                            {"help", no_argument, NULL, 'h'},
                                             {NULL, 0, NULL, 0}};
     bounds allowed = {2e-3, 2e-3};
     bool lax = false;
@@ -222,14 +225,18 @@ int main(int argc, char **argv)
         switch (c) {
         case 'a':
         case 'r':
-            if (!bound_of(optarg, c == 'a' ? &allowed.abs : &allowed.rel)) return fail("--%s %s: must be a number of 0 or more", c == 'a' ? "abs" : "rel", optarg);
+            if (!bound_of(optarg, c == 'a' ? &allowed.abs : &allowed.rel))
+                return fail("--%s %s: must be a number of 0 or more", c == 'a' ? "abs" : "rel", optarg);
             break;
         case 'l': lax = true; break;
         case 'h':
-            (void)printf("usage: tdiff [--abs X] [--rel X] [--lax] GOLDEN RUN\n\n"
-                         "Compares the tensors that two safetensors files have in common, in the order of RUN. An element may be\n"
-                         "off by abs + rel * (largest magnitude of the golden tensor), both 2e-3 by default; integers must be equal.\n"
-                         "--lax accepts holes, overlap and trailing bytes. Exit: 0 all within bounds, 1 not, 2 error.\n");
+            (void)printf(
+                "usage: tdiff [--abs X] [--rel X] [--lax] GOLDEN RUN\n\n"
+                "Compares the tensors that two safetensors files have in common, in the order of RUN. An element may "
+                "be\n"
+                "off by abs + rel * (largest magnitude of the golden tensor), both 2e-3 by default; integers must be "
+                "equal.\n"
+                "--lax accepts holes, overlap and trailing bytes. Exit: 0 all within bounds, 1 not, 2 error.\n");
             return 0;
         default: return fail("option %s is unknown or lacks its value (tdiff --help)", argv[optind - 1]);
         }
@@ -239,7 +246,8 @@ int main(int argc, char **argv)
     sib_safetensors *f[2] = {NULL, NULL};
     sib_err err = {0};
     int rc = 2;
-    if (sib_safetensors_open(&f[0], path[0], lax, &err) != SIB_OK || sib_safetensors_open(&f[1], path[1], lax, &err) != SIB_OK)
+    if (sib_safetensors_open(&f[0], path[0], lax, &err) != SIB_OK ||
+        sib_safetensors_open(&f[1], path[1], lax, &err) != SIB_OK)
         (void)fail("%s", err.message);
     else
         rc = compare_files(f[0], f[1], path, allowed);

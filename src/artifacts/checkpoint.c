@@ -6,14 +6,16 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #define CONFIG_MAX_BYTES (16u << 20)
-#define INDEX_MAX_BYTES (32u << 20) /* 120 000 tensors of GLM-5.2 need about 16 MB */
-#define FILES_MAX 4096
+#define INDEX_MAX_BYTES  (32u << 20) /* 120 000 tensors of GLM-5.2 need about 16 MB */
+#define FILES_MAX        4096
 
 typedef struct tensor {
     const sib_tensor_info *info;
@@ -80,10 +82,9 @@ static bool is_dir(const char *path)
 
 static bool file_exists(const char *dir, const char *name)
 {
-    char *path = sib_path_join(dir, name);
-    bool there = path && access(path, F_OK) == 0;
-    free(path);
-    return there;
+    char path[PATH_MAX]; /* longer ones do not exist for the system either */
+    int n = snprintf(path, sizeof path, "%s/%s", dir, name);
+    return n >= 0 && (size_t)n < sizeof path && access(path, F_OK) == 0;
 }
 
 /* `*` matches any run of bytes, everything else itself. Going back to the last star is enough. */
@@ -181,11 +182,13 @@ static sib_status resolve_repo(sib_buf *out, char *repo, const char *cache_root,
     sib_buf_addz(out, "/models--");
     for (const char *p = repo; *p; p++) sib_buf_addz(out, *p == '/' ? "--" : (char[]){*p, 0});
     if (out->failed) return sib_nomem(err, repo);
-    if (!is_dir(out->p)) return sib_fail(err, SIB_EARG, "%s: no such folder, and not in the hub cache (%s)", repo, out->p);
+    if (!is_dir(out->p))
+        return sib_fail(err, SIB_EARG, "%s: no such folder, and not in the hub cache (%s)", repo, out->p);
     SIB_TRY(commit_of(commit, out->p, revision, err));
     sib_buf_addf(out, "/snapshots/%s", commit);
     if (out->failed) return sib_nomem(err, repo);
-    if (!is_dir(out->p)) return sib_fail(err, SIB_EIO, "%s: no snapshot of %s in the hub cache (incomplete download?)", out->p, repo);
+    if (!is_dir(out->p))
+        return sib_fail(err, SIB_EIO, "%s: no snapshot of %s in the hub cache (incomplete download?)", out->p, repo);
     return SIB_OK;
 }
 
@@ -246,7 +249,8 @@ static sib_status add_all(sib_checkpoint *c, const char *file, bool is_sidecar, 
                             sib_mapping_path(sib_safetensors_mapping(f)));
         repeated += old != NULL;
     }
-    if (repeated) sib_log(SIB_LOG_WARN, "%s/%s: %zu tensors are in the main files too, which win", c->dir, file, repeated);
+    if (repeated)
+        sib_log(SIB_LOG_WARN, "%s/%s: %zu tensors are in the main files too, which win", c->dir, file, repeated);
     return SIB_OK;
 }
 
@@ -261,7 +265,8 @@ static void list_name(sib_buf *list, size_t n, const char *name)
 static bool is_shard_name(const json_t *v)
 {
     const char *z = json_string_value(v);
-    return z && strlen(z) == json_string_length(v) && strlen(z) <= 255 && !strpbrk(z, "/\\") && sib_ends_with(z, ".safetensors");
+    return z && strlen(z) == json_string_length(v) && strlen(z) <= 255 && !strpbrk(z, "/\\") &&
+           sib_ends_with(z, ".safetensors");
 }
 
 /* Opens every file that the map names, once; `numbers` then knows their places in c->files. */
@@ -274,7 +279,8 @@ static sib_status open_shards(sib_checkpoint *c, json_t *map, sib_names *numbers
     {
         uint32_t old;
         if (!is_shard_name(value))
-            return sib_fail(err, SIB_EFORMAT, "%s: weight_map: tensor %s: \"%s\" is not a plain name of a .safetensors file", c->dir, key,
+            return sib_fail(err, SIB_EFORMAT,
+                            "%s: weight_map: tensor %s: \"%s\" is not a plain name of a .safetensors file", c->dir, key,
                             json_is_string(value) ? json_string_value(value) : "(not a string)");
         const char *file = json_string_value(value);
         if (!sib_names_add(numbers, file, (uint32_t)numbers->n, &old)) return sib_nomem(err, c->dir);
@@ -286,7 +292,8 @@ static sib_status open_shards(sib_checkpoint *c, json_t *map, sib_names *numbers
     json_object_foreach(map, key, value)
     {
         sib_safetensors *f;
-        if (sib_names_find(numbers, json_string_value(value)) == c->n_files) SIB_TRY(open_file(c, json_string_value(value), &f, err));
+        if (sib_names_find(numbers, json_string_value(value)) == c->n_files)
+            SIB_TRY(open_file(c, json_string_value(value), &f, err));
     }
     return SIB_OK;
 }
@@ -301,7 +308,8 @@ static sib_status read_map(sib_checkpoint *c, json_t *map, sib_names *numbers, s
     json_object_foreach(map, key, value)
     {
         const char *old;
-        const sib_tensor_info *t = sib_safetensors_find(c->files[sib_names_find(numbers, json_string_value(value))], key);
+        const sib_tensor_info *t =
+            sib_safetensors_find(c->files[sib_names_find(numbers, json_string_value(value))], key);
         if (t)
             SIB_TRY(add_tensor(c, t, &old, err));
         else
@@ -311,7 +319,8 @@ static sib_status read_map(sib_checkpoint *c, json_t *map, sib_names *numbers, s
         return sib_fail(err, SIB_EFORMAT, "%s: %zu tensors of the index are not in their files: %s", c->dir, n_missing,
                         list->p ? list->p : "");
     for (size_t i = 0; i < c->n_files; i++) in_files += sib_safetensors_count(c->files[i]);
-    if (in_files > c->n) sib_log(SIB_LOG_WARN, "%s: %zu tensors are not in the index and are left out", c->dir, in_files - c->n);
+    if (in_files > c->n)
+        sib_log(SIB_LOG_WARN, "%s: %zu tensors are not in the index and are left out", c->dir, in_files - c->n);
     return SIB_OK;
 }
 
@@ -329,8 +338,8 @@ static sib_status read_index(sib_checkpoint *c, const char *path, sib_err *err)
     metadata = json_object_get(index, "metadata");
     const json_t *total = json_object_get(metadata, "total_size");
     if (s == SIB_OK && json_is_integer(total) && (size_t)json_integer_value(total) != sib_checkpoint_bytes(c))
-        sib_log(SIB_LOG_WARN, "%s: total_size says %lld bytes, the tensors have %zu", path, (long long)json_integer_value(total),
-                sib_checkpoint_bytes(c));
+        sib_log(SIB_LOG_WARN, "%s: total_size says %lld bytes, the tensors have %zu", path,
+                (long long)json_integer_value(total), sib_checkpoint_bytes(c));
     sib_names_deinit(&numbers);
     sib_buf_deinit(&list);
     json_decref(index);
@@ -354,7 +363,8 @@ static sib_status read_glob(sib_checkpoint *c, sib_err *err)
         if (found.n == FILES_MAX || !strings_add(&found, sib_strdup(e->d_name))) s = sib_nomem(err, c->dir);
     }
     (void)closedir(d);
-    if (s == SIB_OK && found.n == 0) s = sib_fail(err, SIB_EIO, "%s: holds no model*.safetensors (incomplete download?)", c->dir);
+    if (s == SIB_OK && found.n == 0)
+        s = sib_fail(err, SIB_EIO, "%s: holds no model*.safetensors (incomplete download?)", c->dir);
     if (found.n) qsort(found.v, found.n, sizeof *found.v, by_name);
     for (size_t i = 0; s == SIB_OK && i < found.n; i++) s = add_all(c, found.v[i], false, err);
     strings_deinit(&found);
@@ -388,7 +398,8 @@ static sib_status read_object(const sib_checkpoint *c, json_t **out, const char 
     return s;
 }
 
-sib_status sib_checkpoint_open(sib_checkpoint **out, const char *place, const sib_checkpoint_options *options, sib_err *err)
+sib_status sib_checkpoint_open(sib_checkpoint **out, const char *place, const sib_checkpoint_options *options,
+                               sib_err *err)
 {
     const sib_checkpoint_options none = {0}, *o = options ? options : &none;
     *out = NULL;
@@ -397,7 +408,8 @@ sib_status sib_checkpoint_open(sib_checkpoint **out, const char *place, const si
     c->lax = o->lax_safetensors;
     sib_status s = sib_checkpoint_resolve(&c->dir, place, o->cache_root, err);
     if (s == SIB_OK) s = read_object(c, &c->config, o->config_file ? o->config_file : "config.json", err);
-    if (s == SIB_OK && file_exists(c->dir, "generation_config.json")) s = read_object(c, &c->generation, "generation_config.json", err);
+    if (s == SIB_OK && file_exists(c->dir, "generation_config.json"))
+        s = read_object(c, &c->generation, "generation_config.json", err);
     if (s == SIB_OK) s = read_weights(c, err);
     if (s == SIB_OK)
         *out = c;
@@ -581,8 +593,11 @@ json_t *sib_checkpoint_report(const sib_checkpoint *c)
         if (t->fate == SIB_TENSOR_IGNORED) failed |= count_ignored(ignored, t->reason, t->info->name);
         if (t->fate == SIB_TENSOR_UNEXPECTED) failed |= json_array_append_new(unexpected, json_string(t->info->name));
     }
-    for (size_t i = 0; i < c->missing.n && !failed; i++) failed |= json_array_append_new(missing, json_string(c->missing.v[i]));
-    json_t *report = failed ? NULL : json_pack("{s:I, s:O, s:O, s:O}", "used", used, "ignored", ignored, "unexpected", unexpected, "missing", missing);
+    for (size_t i = 0; i < c->missing.n && !failed; i++)
+        failed |= json_array_append_new(missing, json_string(c->missing.v[i]));
+    json_t *report = failed ? NULL
+                            : json_pack("{s:I, s:O, s:O, s:O}", "used", used, "ignored", ignored, "unexpected",
+                                        unexpected, "missing", missing);
     json_decref(ignored);
     json_decref(unexpected);
     json_decref(missing);

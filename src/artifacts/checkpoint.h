@@ -30,7 +30,8 @@ typedef struct sib_checkpoint_options {
 sib_status sib_checkpoint_resolve(char **out, const char *place, const char *cache_root, sib_err *err);
 
 /* options may be NULL. Config, index and headers are read; no weights. */
-sib_status sib_checkpoint_open(sib_checkpoint **out, const char *place, const sib_checkpoint_options *options, sib_err *err);
+sib_status sib_checkpoint_open(sib_checkpoint **out, const char *place, const sib_checkpoint_options *options,
+                               sib_err *err);
 void sib_checkpoint_free(sib_checkpoint *c); /* NULL is fine */
 
 const char *sib_checkpoint_dir(const sib_checkpoint *c);
@@ -43,7 +44,8 @@ char *sib_checkpoint_path(const sib_checkpoint *c, const char *file);
 
 size_t sib_checkpoint_count(const sib_checkpoint *c);
 const sib_tensor_info *sib_checkpoint_at(const sib_checkpoint *c, size_t i);
-const sib_tensor_info *sib_checkpoint_find(const sib_checkpoint *c, const char *name); /* NULL: not there; marks nothing */
+/* NULL: not there. Marks nothing. */
+const sib_tensor_info *sib_checkpoint_find(const sib_checkpoint *c, const char *name);
 bool sib_checkpoint_has(const sib_checkpoint *c, const char *name);
 /* __metadata__ of the file that holds the first tensor ("format": "mlx"), or NULL. */
 const char *sib_checkpoint_metadata(const sib_checkpoint *c, const char *key);

@@ -25,7 +25,9 @@ bool sib_is_deepspec_config(const json_t *config)
 
 int sib_dflash_version(const json_t *config)
 {
-    return first_architecture_is(config, "DFlash2DraftModel") ? 2 : first_architecture_is(config, "DFlashDraftModel") ? 1 : 0;
+    return first_architecture_is(config, "DFlash2DraftModel")  ? 2
+           : first_architecture_is(config, "DFlashDraftModel") ? 1
+                                                               : 0;
 }
 
 bool sib_is_dflash_config(const json_t *config)

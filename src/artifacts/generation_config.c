@@ -83,19 +83,22 @@ static void warn_unsupported(const json_t *json, const char *where)
 }
 
 /* The typed readers leave *out alone for a missing key; `has` tells which it was. */
-static sib_status num(const json_t *o, const char *where, const char *key, double lo, double hi, double *out, bool *has, sib_err *err)
+static sib_status num(const json_t *o, const char *where, const char *key, double lo, double hi, double *out, bool *has,
+                      sib_err *err)
 {
     *has = sib_json_get(o, key) != NULL;
     return sib_json_num(o, where, key, lo, hi, out, err);
 }
 
-static sib_status integer(const json_t *o, const char *where, const char *key, int64_t lo, int64_t hi, int64_t *out, bool *has, sib_err *err)
+static sib_status integer(const json_t *o, const char *where, const char *key, int64_t lo, int64_t hi, int64_t *out,
+                          bool *has, sib_err *err)
 {
     *has = sib_json_get(o, key) != NULL;
     return sib_json_int(o, where, key, lo, hi, out, err);
 }
 
-static sib_status int32(const json_t *o, const char *where, const char *key, int64_t lo, int32_t *out, bool *has, sib_err *err)
+static sib_status int32(const json_t *o, const char *where, const char *key, int64_t lo, int32_t *out, bool *has,
+                        sib_err *err)
 {
     int64_t v = *out;
     SIB_TRY(integer(o, where, key, lo, INT32_MAX, &v, has, err));
@@ -107,10 +110,12 @@ static sib_status read_stops(sib_generation_config *g, const json_t *json, const
 {
     const json_t *v = sib_json_get(json, "stop_strings");
     bool one = json_is_string(v);
-    if (v && !one && !json_is_array(v)) return sib_fail(err, SIB_EFORMAT, "%s: key \"stop_strings\" must be a string or a list of strings", where);
+    if (v && !one && !json_is_array(v))
+        return sib_fail(err, SIB_EFORMAT, "%s: key \"stop_strings\" must be a string or a list of strings", where);
     size_t n = one ? 1 : json_array_size(v);
     if (n > SIB_GENERATION_MAX_STOPS)
-        return sib_fail(err, SIB_EFORMAT, "%s: key \"stop_strings\" holds more than %d strings", where, SIB_GENERATION_MAX_STOPS);
+        return sib_fail(err, SIB_EFORMAT, "%s: key \"stop_strings\" holds more than %d strings", where,
+                        SIB_GENERATION_MAX_STOPS);
     for (size_t i = 0; i < n; i++) {
         const json_t *s = one ? v : json_array_get(v, i);
         const char *z = json_string_value(s);
@@ -137,7 +142,8 @@ sib_status sib_generation_config_parse(sib_generation_config *g, const json_t *j
     SIB_TRY(num(json, where, "min_p", 0, 1, &g->min_p, &g->has_min_p, err));
     SIB_TRY(int32(json, where, "top_k", -1, &g->top_k, &g->has_top_k, err));
     if (g->top_k < 0) g->top_k = 0; /* another way to write "off" */
-    SIB_TRY(num(json, where, "repetition_penalty", DBL_MIN, 1e6, &g->repetition_penalty, &g->has_repetition_penalty, err));
+    SIB_TRY(
+        num(json, where, "repetition_penalty", DBL_MIN, 1e6, &g->repetition_penalty, &g->has_repetition_penalty, err));
     SIB_TRY(num(json, where, "presence_penalty", -1e6, 1e6, &g->presence_penalty, &g->has_presence_penalty, err));
     SIB_TRY(num(json, where, "frequency_penalty", -1e6, 1e6, &g->frequency_penalty, &g->has_frequency_penalty, err));
     SIB_TRY(integer(json, where, "max_new_tokens", 0, INT64_MAX, &g->max_new_tokens, &g->has_max_new_tokens, err));

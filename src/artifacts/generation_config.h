@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 
-#define SIB_GENERATION_MAX_IDS 64
+#define SIB_GENERATION_MAX_IDS   64
 #define SIB_GENERATION_MAX_STOPS 16
 
 typedef struct sib_generation_config {
@@ -28,7 +28,7 @@ typedef struct sib_generation_config {
     double presence_penalty, frequency_penalty;
     int64_t max_new_tokens, max_length; /* max_length counts the prompt */
     int64_t min_new_tokens, min_length;
-    int num_assistant_tokens;  /* draft length when the drafter names none */
+    int num_assistant_tokens;                    /* draft length when the drafter names none */
     const char *stops[SIB_GENERATION_MAX_STOPS]; /* borrowed from `json` */
     int n_stops;
 } sib_generation_config;

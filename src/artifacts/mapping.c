@@ -41,12 +41,16 @@ struct sib_mapping {
     place *place;
 };
 
-static place *place_of(uintptr_t address)
+/* The mapping that holds the address, and the bytes from there to its end. */
+static place *place_of(uintptr_t address, size_t *rest)
 {
     for (block *b = &first_block; b; b = atomic_load(&b->next))
         for (size_t i = 0; i < PLACES; i++) {
             uintptr_t base = atomic_load(&b->places[i].base);
-            if (base && address >= base && address - base < atomic_load(&b->places[i].bytes)) return &b->places[i];
+            size_t bytes = atomic_load(&b->places[i].bytes);
+            if (!base || address < base || address - base >= bytes) continue;
+            *rest = bytes - (address - base);
+            return &b->places[i];
         }
     return NULL;
 }
@@ -56,9 +60,9 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
 {
     int saved = errno;
     uintptr_t at = (uintptr_t)info->si_addr & ~(page_size - 1);
-    place *p = info->si_code > 0 ? place_of(at) : NULL; /* > 0: raised by the kernel, not by kill() */
+    size_t rest = 0;
+    place *p = info->si_code > 0 ? place_of(at, &rest) : NULL; /* > 0: raised by the kernel, not by kill() */
     if (p) {
-        size_t rest = atomic_load(&p->base) + atomic_load(&p->bytes) - at;
         atomic_store(&p->damaged, true);
         void *zero = mmap((void *)at, rest, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
         errno = saved;

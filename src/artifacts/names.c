@@ -47,10 +47,10 @@ static size_t hash(const char *name)
     return (size_t)(s.a ^ s.b ^ s.c ^ s.d);
 }
 
-static struct sib_names_slot *slot_of(const sib_names *t, const char *name)
+static sib_names_slot *slot_of(const sib_names *t, const char *name)
 {
     for (size_t i = hash(name);; i++) {
-        struct sib_names_slot *s = &t->slots[i & (t->n_slots - 1)];
+        sib_names_slot *s = &t->slots[i & (t->n_slots - 1)];
         if (!s->name || strcmp(s->name, name) == 0) return s;
     }
 }
@@ -81,10 +81,10 @@ void sib_names_deinit(sib_names *t)
 bool sib_names_add(sib_names *t, const char *name, uint32_t number, uint32_t *old)
 {
     if (!sib_names_reserve(t, t->n + 1)) return false;
-    struct sib_names_slot *s = slot_of(t, name);
+    sib_names_slot *s = slot_of(t, name);
     *old = s->name ? s->number : SIB_NAMES_NONE;
     if (!s->name) {
-        *s = (struct sib_names_slot){name, number};
+        *s = (sib_names_slot){name, number};
         t->n++;
     }
     return true;
@@ -93,6 +93,6 @@ bool sib_names_add(sib_names *t, const char *name, uint32_t number, uint32_t *ol
 uint32_t sib_names_find(const sib_names *t, const char *name)
 {
     if (!t->n_slots) return SIB_NAMES_NONE;
-    const struct sib_names_slot *s = slot_of(t, name);
+    const sib_names_slot *s = slot_of(t, name);
     return s->name ? s->number : SIB_NAMES_NONE;
 }

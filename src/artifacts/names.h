@@ -10,11 +10,13 @@
 
 #define SIB_NAMES_NONE UINT32_MAX
 
+typedef struct sib_names_slot {
+    const char *name; /* NULL: empty */
+    uint32_t number;
+} sib_names_slot;
+
 typedef struct sib_names {
-    struct sib_names_slot {
-        const char *name; /* NULL: empty */
-        uint32_t number;
-    } *slots;
+    sib_names_slot *slots;
     size_t n_slots, n; /* n_slots is 0 or a power of two */
 } sib_names;
 

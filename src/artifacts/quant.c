@@ -27,13 +27,17 @@ sib_status sib_quant_check(const sib_checkpoint *c, sib_err *err)
     const json_t *q = settings_of(c);
     const char *dir = sib_checkpoint_dir(c), *method = json_string_value(json_object_get(q, "quant_method"));
     const char *mode = json_string_value(json_object_get(q, "mode"));
-    bool is_mlx = json_is_integer(json_object_get(q, "group_size")) && json_is_object(json_object_get(sib_checkpoint_config(c), "quantization"));
+    bool is_mlx = json_is_integer(json_object_get(q, "group_size")) &&
+                  json_is_object(json_object_get(sib_checkpoint_config(c), "quantization"));
     if (method && !is_mlx)
-        return sib_fail(err, SIB_EUNSUPPORTED, "%s/config.json: quantization_config.quant_method \"%s\" is not supported", dir, method);
+        return sib_fail(err, SIB_EUNSUPPORTED,
+                        "%s/config.json: quantization_config.quant_method \"%s\" is not supported", dir, method);
     if (mode && strcmp(mode, "affine") != 0)
-        return sib_fail(err, SIB_EUNSUPPORTED, "%s/config.json: quantization.mode \"%s\" is not supported, only \"affine\"", dir, mode);
+        return sib_fail(err, SIB_EUNSUPPORTED,
+                        "%s/config.json: quantization.mode \"%s\" is not supported, only \"affine\"", dir, mode);
     if (json_is_true(json_object_get(q, "quantize_activations")))
-        return sib_fail(err, SIB_EUNSUPPORTED, "%s/config.json: quantization.quantize_activations is not supported", dir);
+        return sib_fail(err, SIB_EUNSUPPORTED, "%s/config.json: quantization.quantize_activations is not supported",
+                        dir);
     return SIB_OK;
 }
 
@@ -43,7 +47,8 @@ static const json_t *override_of(const json_t *settings, const char *prefix)
     char longer[NAME_BYTES];
     const json_t *o = json_object_get(settings, prefix);
     if (!o && sib_starts_with(prefix, "model.")) o = json_object_get(settings, prefix + 6);
-    if (!o && (size_t)snprintf(longer, sizeof longer, "model.%s", prefix) < sizeof longer) o = json_object_get(settings, longer);
+    if (!o && (size_t)snprintf(longer, sizeof longer, "model.%s", prefix) < sizeof longer)
+        o = json_object_get(settings, longer);
     return o;
 }
 
@@ -56,7 +61,9 @@ static void compare_with_config(sib_checkpoint *c, const char *prefix, const sib
     bool differs = json_is_false(o) || (json_is_integer(bits) && json_integer_value(bits) != m->bits) ||
                    (json_is_integer(group) && json_integer_value(group) != m->group);
     if (differs && sib_checkpoint_once(c, SIB_ONCE_QUANTIZATION_DIFFERS))
-        sib_log(SIB_LOG_WARN, "%s: %s has %d bits in groups of %d by its shapes, config.json says otherwise; shapes win here and elsewhere",
+        sib_log(SIB_LOG_WARN,
+                "%s: %s has %d bits in groups of %d by its shapes, config.json says otherwise; shapes win here and "
+                "elsewhere",
                 sib_checkpoint_dir(c), prefix, m->bits, m->group);
 }
 
@@ -78,7 +85,8 @@ bool sib_matrix_exists(const sib_checkpoint *c, const char *prefix)
     return has(c, prefix, ".weight") || sib_checkpoint_has(c, prefix);
 }
 
-static sib_status need(sib_checkpoint *c, const sib_tensor_info **t, const char *prefix, const char *suffix, sib_err *err)
+static sib_status need(sib_checkpoint *c, const sib_tensor_info **t, const char *prefix, const char *suffix,
+                       sib_err *err)
 {
     char name[NAME_BYTES];
     SIB_TRY(named(name, prefix, suffix, err));
@@ -89,12 +97,15 @@ static sib_status need(sib_checkpoint *c, const sib_tensor_info **t, const char 
 static sib_status check_shape(const sib_tensor_info *t, int n_experts, int64_t rows, int64_t cols, sib_err *err)
 {
     int lead = n_experts > 0;
-    bool ok = t->rank == 2 + lead && (!lead || t->shape[0] == n_experts) && t->shape[lead] == rows && (cols < 0 || t->shape[lead + 1] == cols);
+    bool ok = t->rank == 2 + lead && (!lead || t->shape[0] == n_experts) && t->shape[lead] == rows &&
+              (cols < 0 || t->shape[lead + 1] == cols);
     if (ok) return SIB_OK;
     char have[256], want[64], experts[32] = "";
     if (lead) (void)snprintf(experts, sizeof experts, "%d, ", n_experts);
-    (void)snprintf(want, sizeof want, cols < 0 ? "[%s%lld, any]" : "[%s%lld, %lld]", experts, (long long)rows, (long long)cols);
-    return sib_fail(err, SIB_EFORMAT, "%s: tensor %s: expected %s, file has %s", t->file, t->name, want, sib_tensor_describe(t, have));
+    (void)snprintf(want, sizeof want, cols < 0 ? "[%s%lld, any]" : "[%s%lld, %lld]", experts, (long long)rows,
+                   (long long)cols);
+    return sib_fail(err, SIB_EFORMAT, "%s: tensor %s: expected %s, file has %s", t->file, t->name, want,
+                    sib_tensor_describe(t, have));
 }
 
 static bool is_float(sib_dtype t)
@@ -107,7 +118,8 @@ static sib_status plain_matrix(const sib_tensor_info *t, sib_matrix_src *m, sib_
     if (t->dtype == SIB_U32)
         return sib_fail(err, SIB_EFORMAT, "%s: tensor %s: packed (U32) but has no scales beside it", t->file, t->name);
     if (!is_float(t->dtype))
-        return sib_fail(err, SIB_EUNSUPPORTED, "%s: tensor %s: weights of type %s are not supported", t->file, t->name, sib_dtype_name(t->dtype));
+        return sib_fail(err, SIB_EUNSUPPORTED, "%s: tensor %s: weights of type %s are not supported", t->file, t->name,
+                        sib_dtype_name(t->dtype));
     m->storage = SIB_PLAIN;
     m->dtype = t->dtype;
     m->name = t->name;
@@ -121,7 +133,8 @@ static sib_status affine_matrix(sib_checkpoint *c, const char *prefix, int n_exp
     SIB_TRY(need(c, &w, prefix, ".weight", err));
     SIB_TRY(need(c, &scales, prefix, ".scales", err));
     if (w->dtype != SIB_U32)
-        return sib_fail(err, SIB_EFORMAT, "%s: tensor %s: has scales but type %s instead of U32", w->file, w->name, sib_dtype_name(w->dtype));
+        return sib_fail(err, SIB_EFORMAT, "%s: tensor %s: has scales but type %s instead of U32", w->file, w->name,
+                        sib_dtype_name(w->dtype));
     SIB_TRY(check_shape(w, n_experts, m->out, -1, err));
     SIB_TRY(check_shape(scales, n_experts, m->out, -1, err));
     int64_t words = w->shape[w->rank - 1], groups = scales->shape[scales->rank - 1];
@@ -129,20 +142,25 @@ static sib_status affine_matrix(sib_checkpoint *c, const char *prefix, int n_exp
     int64_t bits = words <= m->in && words * 32 % m->in == 0 ? words * 32 / m->in : 0;
     if (scales->dtype == SIB_U8 && !has(c, prefix, ".biases"))
         return sib_fail(err, SIB_EUNSUPPORTED, "%s: tensor %s: quantization mode %s is not supported", w->file, w->name,
-                        group == 16 ? "nvfp4" : bits == 8 ? "mxfp8" : "mxfp4");
+                        group == 16 ? "nvfp4"
+                        : bits == 8 ? "mxfp8"
+                                    : "mxfp4");
     if (!is_float(scales->dtype))
-        return sib_fail(err, SIB_EFORMAT, "%s: tensor %s: scales of type %s", scales->file, scales->name, sib_dtype_name(scales->dtype));
+        return sib_fail(err, SIB_EFORMAT, "%s: tensor %s: scales of type %s", scales->file, scales->name,
+                        sib_dtype_name(scales->dtype));
     if (!sib_affine_group_ok(group))
-        return sib_fail(err, SIB_EFORMAT, "%s: tensor %s: %lld scales a row do not divide %lld columns into groups of 32, 64 or 128",
+        return sib_fail(err, SIB_EFORMAT,
+                        "%s: tensor %s: %lld scales a row do not divide %lld columns into groups of 32, 64 or 128",
                         scales->file, scales->name, (long long)groups, (long long)m->in);
     if (!sib_affine_bits_ok(bits))
-        return sib_fail(err, SIB_EFORMAT, "%s: tensor %s: %lld words a row do not hold %lld columns of 2, 3, 4, 5, 6 or 8 bits", w->file,
+        return sib_fail(err, SIB_EFORMAT,
+                        "%s: tensor %s: %lld words a row do not hold %lld columns of 2, 3, 4, 5, 6 or 8 bits", w->file,
                         w->name, (long long)words, (long long)m->in);
     SIB_TRY(need(c, &biases, prefix, ".biases", err));
     SIB_TRY(check_shape(biases, n_experts, m->out, groups, err));
     if (biases->dtype != scales->dtype)
-        return sib_fail(err, SIB_EFORMAT, "%s: tensor %s: type %s differs from the scales' %s", biases->file, biases->name,
-                        sib_dtype_name(biases->dtype), sib_dtype_name(scales->dtype));
+        return sib_fail(err, SIB_EFORMAT, "%s: tensor %s: type %s differs from the scales' %s", biases->file,
+                        biases->name, sib_dtype_name(biases->dtype), sib_dtype_name(scales->dtype));
     m->storage = SIB_AFFINE;
     m->dtype = scales->dtype;
     m->name = w->name;
@@ -155,11 +173,12 @@ static sib_status affine_matrix(sib_checkpoint *c, const char *prefix, int n_exp
     return SIB_OK;
 }
 
-sib_status sib_matrix_of(sib_checkpoint *c, const char *prefix, int64_t out, int64_t in, int n_experts, sib_matrix_src *m,
-                         sib_err *err)
+sib_status sib_matrix_of(sib_checkpoint *c, const char *prefix, int64_t out, int64_t in, int n_experts,
+                         sib_matrix_src *m, sib_err *err)
 {
     *m = (sib_matrix_src){0};
-    if (out < 1 || in < 1 || n_experts < 0) return sib_fail(err, SIB_EARG, "%s: a matrix of [%lld, %lld]", prefix, (long long)out, (long long)in);
+    if (out < 1 || in < 1 || n_experts < 0)
+        return sib_fail(err, SIB_EARG, "%s: a matrix of [%lld, %lld]", prefix, (long long)out, (long long)in);
     m->out = out;
     m->in = in;
     m->n_experts = n_experts > 0 ? n_experts : 1;
@@ -196,7 +215,8 @@ sib_status sib_matrix_of_experts(sib_checkpoint *c, const char *prefix, const ch
         if (e == 0) {
             *m = one;
             m->n_experts = n_experts;
-            if (__builtin_mul_overflow(sib_matrix_src_bytes(&one), (size_t)n_experts, &total) || !(data = sib_checkpoint_alloc(c, total)))
+            if (__builtin_mul_overflow(sib_matrix_src_bytes(&one), (size_t)n_experts, &total) ||
+                !(data = sib_checkpoint_alloc(c, total)))
                 return sib_nomem(err, one.name);
             scales = data + data_part * (size_t)n_experts;
             biases = scales + group_part * (size_t)n_experts;
@@ -218,7 +238,8 @@ sib_status sib_matrix_of_experts(sib_checkpoint *c, const char *prefix, const ch
 static sib_status to_f32(const sib_tensor_info *t, float *out, sib_err *err)
 {
     if (!sib_to_f32(out, t->data, t->dtype, (size_t)sib_tensor_elements(t)))
-        return sib_fail(err, SIB_EUNSUPPORTED, "%s: tensor %s: type %s is not supported here", t->file, t->name, sib_dtype_name(t->dtype));
+        return sib_fail(err, SIB_EUNSUPPORTED, "%s: tensor %s: type %s is not supported here", t->file, t->name,
+                        sib_dtype_name(t->dtype));
     return SIB_OK;
 }
 
@@ -230,7 +251,8 @@ sib_status sib_vector_of(sib_checkpoint *c, const char *name, int64_t n, float *
     int longer = 0;
     for (int d = 0; d < t->rank; d++) longer += t->shape[d] != 1;
     if (sib_tensor_elements(t) != n || longer > 1)
-        return sib_fail(err, SIB_EFORMAT, "%s: tensor %s: expected %lld elements, file has %s", t->file, name, (long long)n, sib_tensor_describe(t, have));
+        return sib_fail(err, SIB_EFORMAT, "%s: tensor %s: expected %lld elements, file has %s", t->file, name,
+                        (long long)n, sib_tensor_describe(t, have));
     return to_f32(t, out, err);
 }
 
@@ -244,6 +266,6 @@ sib_status sib_tensor_of(sib_checkpoint *c, const char *name, int rank, const in
     if (same) return to_f32(t, out, err);
     const sib_tensor_info want = {.dtype = t->dtype, .rank = rank, .shape = shape};
     char expected[256];
-    return sib_fail(err, SIB_EFORMAT, "%s: tensor %s: expected %s, file has %s", t->file, name, sib_tensor_describe(&want, expected),
-                    sib_tensor_describe(t, have));
+    return sib_fail(err, SIB_EFORMAT, "%s: tensor %s: expected %s, file has %s", t->file, name,
+                    sib_tensor_describe(&want, expected), sib_tensor_describe(t, have));
 }

@@ -9,13 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HEADER_MAX 100000000u
+#define HEADER_MAX     100000000u
 #define NAME_MAX_BYTES 1024
-#define DEPTH_MAX 8
+#define DEPTH_MAX      8
 
 struct sib_safetensors {
     sib_mapping *mapping;
-    char *strings;          /* names, NUL-terminated, and the metadata, in the header's own buffer */
+    char *strings;                      /* names, NUL-terminated, and the metadata, in the header's own buffer */
     size_t metadata_at, metadata_bytes; /* key NUL value NUL ... */
     int64_t *shapes;
     sib_tensor_info *tensors;
@@ -60,7 +60,8 @@ static char peek(const scan *s)
 
 static void skip_space(scan *s)
 {
-    while (s->at < s->n && (s->text[s->at] == ' ' || s->text[s->at] == '\t' || s->text[s->at] == '\n' || s->text[s->at] == '\r'))
+    while (s->at < s->n &&
+           (s->text[s->at] == ' ' || s->text[s->at] == '\t' || s->text[s->at] == '\n' || s->text[s->at] == '\r'))
         s->at++;
 }
 
@@ -263,7 +264,8 @@ static sib_status read_entry(scan *s, const char *name)
             SIB_TRY(read_string(s, key, sizeof key, &n));
             if (!take(s, ':')) return bad(s, "expected ':'");
             while (k < 3 && (n > sizeof key || !sib_str_is((sib_str){key, n}, keys[k]))) k++;
-            if (seen & 1u << k & 7u) return sib_fail(s->err, SIB_EFORMAT, "%s: tensor %s: key \"%s\" twice", s->path, name, keys[k]);
+            if (seen & 1u << k & 7u)
+                return sib_fail(s->err, SIB_EFORMAT, "%s: tensor %s: key \"%s\" twice", s->path, name, keys[k]);
             seen |= 1u << k;
             switch (k) {
             case 0: SIB_TRY(read_dtype(s, &e)); break;
@@ -275,7 +277,8 @@ static sib_status read_entry(scan *s, const char *name)
         if (!take(s, '}')) return bad(s, "expected ',' or '}'");
     }
     for (unsigned k = 0; k < 3; k++)
-        if (!(seen & 1u << k)) return sib_fail(s->err, SIB_EFORMAT, "%s: tensor %s: key \"%s\" is missing", s->path, name, keys[k]);
+        if (!(seen & 1u << k))
+            return sib_fail(s->err, SIB_EFORMAT, "%s: tensor %s: key \"%s\" is missing", s->path, name, keys[k]);
     if (s->n_entries == SIB_SAFETENSORS_MAX)
         return sib_fail(s->err, SIB_EFORMAT, "%s: more than %d tensors", s->path, SIB_SAFETENSORS_MAX);
     if (s->entries) {
@@ -327,7 +330,8 @@ static sib_status read_header(scan *s)
             if (n == 0 || n > NAME_MAX_BYTES) return bad(s, "tensor name is empty or longer than 1024 bytes");
             name[n] = 0;
             for (size_t i = 0; i < n; i++)
-                if ((unsigned char)name[i] < 0x20 || name[i] == 0x7F) return bad(s, "control character in a tensor name");
+                if ((unsigned char)name[i] < 0x20 || name[i] == 0x7F)
+                    return bad(s, "control character in a tensor name");
             if (!take(s, ':')) return bad(s, "expected ':'");
             SIB_TRY(strcmp(name, "__metadata__") == 0 ? read_metadata(s) : read_entry(s, name));
         } while (take(s, ','));
@@ -358,32 +362,42 @@ static sib_status place_tensors(sib_safetensors *f, const scan *s, size_t data_a
         const char *name = f->strings + e->name_at;
         const int64_t *shape = f->shapes + e->shape_at;
         if (e->end < e->begin || (!lax && e->begin != at)) /* 6 */
-            return sib_fail(err, SIB_EFORMAT, "%s: tensor %s: offsets [%llu, %llu] leave a hole or overlap, expected to begin at %llu",
-                            path, name, (unsigned long long)e->begin, (unsigned long long)e->end, (unsigned long long)at);
+            return sib_fail(err, SIB_EFORMAT,
+                            "%s: tensor %s: offsets [%llu, %llu] leave a hole or overlap, expected to begin at %llu",
+                            path, name, (unsigned long long)e->begin, (unsigned long long)e->end,
+                            (unsigned long long)at);
         uint64_t bits = 1;
         bool overflow = false;
         for (int d = 0; d < e->rank; d++) overflow |= __builtin_mul_overflow(bits, (uint64_t)shape[d], &bits); /* 7 */
         overflow |= bits > INT64_MAX;
         overflow |= __builtin_mul_overflow(bits, (uint64_t)sib_dtype_bits((sib_dtype)e->dtype), &bits);
         if (overflow) return sib_fail(err, SIB_EFORMAT, "%s: tensor %s: the shape's size overflows", path, name);
-        if (bits % 8) return sib_fail(err, SIB_EFORMAT, "%s: tensor %s: its bits do not fill whole bytes", path, name); /* 8 */
-        if (e->end - e->begin != bits / 8) /* 9 */
-            return sib_fail(err, SIB_EFORMAT, "%s: tensor %s: shape and dtype need %llu bytes, offsets give %llu", path, name,
-                            (unsigned long long)(bits / 8), (unsigned long long)(e->end - e->begin));
+        if (bits % 8)
+            return sib_fail(err, SIB_EFORMAT, "%s: tensor %s: its bits do not fill whole bytes", path, name); /* 8 */
+        if (e->end - e->begin != bits / 8)                                                                    /* 9 */
+            return sib_fail(err, SIB_EFORMAT, "%s: tensor %s: shape and dtype need %llu bytes, offsets give %llu", path,
+                            name, (unsigned long long)(bits / 8), (unsigned long long)(e->end - e->begin));
         if (e->end > data_bytes)
-            return sib_fail(err, SIB_EFORMAT, "%s: tensor %s: ends at byte %llu of %llu bytes of data (incomplete download?)", path, name,
+            return sib_fail(err, SIB_EFORMAT,
+                            "%s: tensor %s: ends at byte %llu of %llu bytes of data (incomplete download?)", path, name,
                             (unsigned long long)e->end, (unsigned long long)data_bytes);
         at = e->end;
-        f->tensors[f->n++] = (sib_tensor_info){.name = name, .file = sib_mapping_path(f->mapping), .shape = shape,
-                                               .data = data + e->begin, .bytes = (size_t)(e->end - e->begin),
-                                               .dtype = (sib_dtype)e->dtype, .rank = e->rank};
+        f->tensors[f->n++] = (sib_tensor_info){.name = name,
+                                               .file = sib_mapping_path(f->mapping),
+                                               .shape = shape,
+                                               .data = data + e->begin,
+                                               .bytes = (size_t)(e->end - e->begin),
+                                               .dtype = (sib_dtype)e->dtype,
+                                               .rank = e->rank};
     }
     if (!lax && at != data_bytes) /* 10 */
-        return sib_fail(err, SIB_EFORMAT, "%s: %llu bytes follow the last tensor", path, (unsigned long long)(data_bytes - at));
+        return sib_fail(err, SIB_EFORMAT, "%s: %llu bytes follow the last tensor", path,
+                        (unsigned long long)(data_bytes - at));
     for (size_t i = 0; i < f->n; i++) {
         uint32_t old;
         if (!sib_names_add(&f->names, f->tensors[i].name, (uint32_t)i, &old)) return sib_nomem(err, path);
-        if (old != SIB_NAMES_NONE) return sib_fail(err, SIB_EFORMAT, "%s: tensor %s appears twice", path, f->tensors[i].name);
+        if (old != SIB_NAMES_NONE)
+            return sib_fail(err, SIB_EFORMAT, "%s: tensor %s appears twice", path, f->tensors[i].name);
     }
     return SIB_OK;
 }
@@ -394,17 +408,20 @@ static sib_status read_file(sib_safetensors *f, bool lax, sib_err *err)
     size_t size = sib_mapping_size(f->mapping);
     unsigned char length[8];
     uint64_t n = 0;
-    if (size < 8) return sib_fail(err, SIB_EFORMAT, "%s: %zu bytes are too few for a safetensors file", path, size); /* 1 */
+    if (size < 8)
+        return sib_fail(err, SIB_EFORMAT, "%s: %zu bytes are too few for a safetensors file", path, size); /* 1 */
     SIB_TRY(sib_mapping_read(f->mapping, 0, length, sizeof length, err));
     for (int i = 7; i >= 0; i--) n = n << 8 | length[i];
     if (n > HEADER_MAX) /* 2 */
-        return sib_fail(err, SIB_EFORMAT, "%s: header of %llu bytes, at most %u are allowed", path, (unsigned long long)n, HEADER_MAX);
+        return sib_fail(err, SIB_EFORMAT, "%s: header of %llu bytes, at most %u are allowed", path,
+                        (unsigned long long)n, HEADER_MAX);
     if (n > size - 8) /* 3 */
-        return sib_fail(err, SIB_EFORMAT, "%s: header of %llu bytes does not fit the file's %zu (incomplete download?)", path,
-                        (unsigned long long)n, size);
+        return sib_fail(err, SIB_EFORMAT, "%s: header of %llu bytes does not fit the file's %zu (incomplete download?)",
+                        path, (unsigned long long)n, size);
     if (!(f->strings = malloc((size_t)n + 1))) return sib_nomem(err, path);
     SIB_TRY(sib_mapping_read(f->mapping, 8, f->strings, (size_t)n, err));
-    if (!sib_utf8_valid((sib_str){f->strings, (size_t)n})) return sib_fail(err, SIB_EFORMAT, "%s: header is not UTF-8", path); /* 4 */
+    if (!sib_utf8_valid((sib_str){f->strings, (size_t)n}))
+        return sib_fail(err, SIB_EFORMAT, "%s: header is not UTF-8", path); /* 4 */
 
     scan s = {.text = f->strings, .n = (size_t)n, .path = path, .err = err};
     SIB_TRY(read_header(&s)); /* 5 */
@@ -413,7 +430,8 @@ static sib_status read_file(sib_safetensors *f, bool lax, sib_err *err)
     s.shapes = f->shapes;
     s.entries = calloc(s.n_entries + 1, sizeof *s.entries);
     sib_status st = SIB_OK;
-    if (!f->shapes || !f->tensors || !s.entries || !sib_names_reserve(&f->names, s.n_entries)) st = sib_nomem(err, path);
+    if (!f->shapes || !f->tensors || !s.entries || !sib_names_reserve(&f->names, s.n_entries))
+        st = sib_nomem(err, path);
     if (st == SIB_OK) st = read_header(&s);
     if (st == SIB_OK) {
         char *shrunk = realloc(f->strings, s.kept + 1); /* the rest of the header is no longer needed */
@@ -494,7 +512,8 @@ int64_t sib_tensor_elements(const sib_tensor_info *t)
 const char *sib_tensor_describe(const sib_tensor_info *t, char text[static 256])
 {
     int n = snprintf(text, 256, "%s [", sib_dtype_name(t->dtype));
-    for (int d = 0; d < t->rank; d++) n += snprintf(text + n, (size_t)(256 - n), d ? ", %lld" : "%lld", (long long)t->shape[d]);
+    for (int d = 0; d < t->rank; d++)
+        n += snprintf(text + n, (size_t)(256 - n), d ? ", %lld" : "%lld", (long long)t->shape[d]);
     (void)snprintf(text + n, (size_t)(256 - n), "]");
     return text;
 }

@@ -30,7 +30,7 @@ typedef struct sib_tensor_info {
     const void *data;     /* `bytes` bytes at any alignment */
     size_t bytes;
     sib_dtype dtype;
-    int rank;             /* 0..8; 0 is one element */
+    int rank; /* 0..8; 0 is one element */
 } sib_tensor_info;
 
 /* Product of the dimensions (checked at open: it fits). */
@@ -44,9 +44,9 @@ sib_status sib_safetensors_open(sib_safetensors **out, const char *path, bool la
 void sib_safetensors_free(sib_safetensors *f); /* NULL is fine */
 
 size_t sib_safetensors_count(const sib_safetensors *f);
-const sib_tensor_info *sib_safetensors_at(const sib_safetensors *f, size_t i); /* in order of their data */
+const sib_tensor_info *sib_safetensors_at(const sib_safetensors *f, size_t i);           /* in order of their data */
 const sib_tensor_info *sib_safetensors_find(const sib_safetensors *f, const char *name); /* NULL: not there */
-const char *sib_safetensors_metadata(const sib_safetensors *f, const char *key); /* of __metadata__, or NULL */
+const char *sib_safetensors_metadata(const sib_safetensors *f, const char *key);         /* of __metadata__, or NULL */
 const sib_mapping *sib_safetensors_mapping(const sib_safetensors *f);
 
 /* ---- writing ---------------------------------------------------------------------------

@@ -13,15 +13,15 @@
 #include <unistd.h>
 
 #define RESERVE_DEFAULT (64u << 10)
-#define STREAM_BYTES (1u << 20)
-#define HEADER_MAX 100000000u
+#define STREAM_BYTES    (1u << 20)
+#define HEADER_MAX      100000000u
 
 struct sib_safetensors_writer {
     FILE *out;
     char *path, *temporary;
-    size_t reserved; /* bytes of the header that the file has room for */
+    size_t reserved;           /* bytes of the header that the file has room for */
     sib_buf entries, metadata; /* the header's members, with a comma behind each but the last */
-    uint64_t at, due; /* bytes of data written; where the current tensor ends */
+    uint64_t at, due;          /* bytes of data written; where the current tensor ends */
     char **keys;
     size_t n_keys, cap_keys;
     sib_names names;
@@ -64,7 +64,8 @@ sib_status sib_safetensors_create(sib_safetensors_writer **out, const char *path
     if (!w) return sib_nomem(err, path);
     if (header_reserve > HEADER_MAX) header_reserve = HEADER_MAX;
     w->reserved = ((header_reserve ? header_reserve : RESERVE_DEFAULT) + 7) & ~(size_t)7;
-    sib_status s = (w->path = sib_strdup(path)) ? open_temporary(&w->temporary, &w->out, path, err) : sib_nomem(err, path);
+    sib_status s =
+        (w->path = sib_strdup(path)) ? open_temporary(&w->temporary, &w->out, path, err) : sib_nomem(err, path);
     if (s == SIB_OK && fseeko(w->out, (off_t)(8 + w->reserved), SEEK_SET) != 0) s = failed(w, err);
     if (s == SIB_OK)
         *out = w;
@@ -121,14 +122,16 @@ static sib_status add_name(sib_safetensors_writer *w, const char *name, sib_err 
 static sib_status check_complete(const sib_safetensors_writer *w, sib_err *err)
 {
     if (w->at == w->due) return SIB_OK;
-    return sib_fail(err, SIB_ESTATE, "%s: tensor %s lacks %llu bytes", w->path, w->keys[w->n_keys - 1], (unsigned long long)(w->due - w->at));
+    return sib_fail(err, SIB_ESTATE, "%s: tensor %s lacks %llu bytes", w->path, w->keys[w->n_keys - 1],
+                    (unsigned long long)(w->due - w->at));
 }
 
-sib_status sib_safetensors_begin(sib_safetensors_writer *w, const char *name, sib_dtype dtype, int rank, const int64_t *shape,
-                                 sib_err *err)
+sib_status sib_safetensors_begin(sib_safetensors_writer *w, const char *name, sib_dtype dtype, int rank,
+                                 const int64_t *shape, sib_err *err)
 {
     SIB_TRY(check_complete(w, err));
-    if (rank < 0 || rank > SIB_TENSOR_MAX_RANK) return sib_fail(err, SIB_EARG, "%s: tensor %s: rank %d", w->path, name, rank);
+    if (rank < 0 || rank > SIB_TENSOR_MAX_RANK)
+        return sib_fail(err, SIB_EARG, "%s: tensor %s: rank %d", w->path, name, rank);
     uint64_t bits = (uint64_t)sib_dtype_bits(dtype), end;
     bool wrong = false;
     for (int d = 0; d < rank; d++) wrong |= shape[d] < 0 || __builtin_mul_overflow(bits, (uint64_t)shape[d], &bits);
@@ -149,14 +152,15 @@ sib_status sib_safetensors_begin(sib_safetensors_writer *w, const char *name, si
 sib_status sib_safetensors_write(sib_safetensors_writer *w, const void *bytes, size_t n, sib_err *err)
 {
     if (n > w->due - w->at)
-        return sib_fail(err, SIB_ESTATE, "%s: %llu bytes more than the tensor's shape", w->path, (unsigned long long)(n - (w->due - w->at)));
+        return sib_fail(err, SIB_ESTATE, "%s: %llu bytes more than the tensor's shape", w->path,
+                        (unsigned long long)(n - (w->due - w->at)));
     if (n && fwrite(bytes, 1, n, w->out) != n) return failed(w, err);
     w->at += n;
     return SIB_OK;
 }
 
-sib_status sib_safetensors_add(sib_safetensors_writer *w, const char *name, sib_dtype dtype, int rank, const int64_t *shape,
-                               const void *data, sib_err *err)
+sib_status sib_safetensors_add(sib_safetensors_writer *w, const char *name, sib_dtype dtype, int rank,
+                               const int64_t *shape, const void *data, sib_err *err)
 {
     SIB_TRY(sib_safetensors_begin(w, name, dtype, rank, shape, err));
     return sib_safetensors_write(w, data, (size_t)(w->due - w->at), err);
@@ -179,7 +183,8 @@ static sib_status move_data(sib_safetensors_writer *w, size_t needed, sib_err *e
     size_t from = 8 + w->reserved, reserved = (needed + 7) & ~(size_t)7;
     char *piece = malloc(STREAM_BYTES);
     sib_status s = piece ? open_temporary(&name, &to, w->path, err) : sib_nomem(err, w->path);
-    if (s == SIB_OK && (fseeko(w->out, (off_t)from, SEEK_SET) != 0 || fseeko(to, (off_t)(8 + reserved), SEEK_SET) != 0)) s = failed(w, err);
+    if (s == SIB_OK && (fseeko(w->out, (off_t)from, SEEK_SET) != 0 || fseeko(to, (off_t)(8 + reserved), SEEK_SET) != 0))
+        s = failed(w, err);
     for (uint64_t left = w->at; s == SIB_OK && left;) {
         size_t n = left < STREAM_BYTES ? (size_t)left : STREAM_BYTES;
         if (fread(piece, 1, n, w->out) != n || fwrite(piece, 1, n, to) != n) s = failed(w, err);
@@ -209,7 +214,8 @@ static sib_status finish(sib_safetensors_writer *w, sib_buf *header, sib_err *er
     if (w->entries.n) sib_buf_add(header, w->entries.p, w->entries.n);
     sib_buf_addc(header, '}');
     if (header->failed || w->metadata.failed) return sib_nomem(err, w->path);
-    if (header->n > HEADER_MAX) return sib_fail(err, SIB_ECAPACITY, "%s: header of more than %u bytes", w->path, HEADER_MAX);
+    if (header->n > HEADER_MAX)
+        return sib_fail(err, SIB_ECAPACITY, "%s: header of more than %u bytes", w->path, HEADER_MAX);
     if (header->n > w->reserved) SIB_TRY(move_data(w, header->n, err));
     while (header->n < w->reserved && !header->failed) sib_buf_addc(header, ' ');
     if (header->failed) return sib_nomem(err, w->path);

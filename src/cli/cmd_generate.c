@@ -122,7 +122,7 @@ int cmd_generate(cli_args *a)
     if (a->prompt && a->system) return cli_usage("--system needs --chat: --prompt is taken as it is");
     if (!a->prompt && !a->chat && isatty(STDIN_FILENO))
         return cli_usage("nothing to answer: give --chat TEXT or -p RAW");
-    if (a->trace && setenv("SIBYL_TRACE", a->trace, 1) != 0) return CLI_FAILURE;
+    if (a->trace && setenv("SIB_TRACE", a->trace, 1) != 0) return CLI_FAILURE;
 
     cli_catch_interrupts(true);
     sib_status s = generate(&g, a, &err);

@@ -38,7 +38,8 @@ static const struct {
     const char *name, *does;
 } variables[] = {
     {"SIBYL_DEMO", "checkpoint folder to use when -m is absent"},
-    {"SIBYL_TRACE", "write the stages of the forward pass to this safetensors file (--trace)"},
+    {"SIB_TRACE", "write the stages of the forward pass to this safetensors file (--trace)"},
+    {"SIB_TRACE_ONLY", "keep only these stages of it: hidden.3,logits"},
     {"SIB_ISA", "highest instruction set level to use: ref, avx2, avx512, avx512vnni"},
     {"HF_HUB_CACHE", "Hugging Face cache in which -m ORG/NAME is looked up"},
     {"HF_HOME", "folder whose hub/ is that cache when HF_HUB_CACHE is unset"},

@@ -116,6 +116,19 @@ static sib_status read_quirk(sib_engine *e, const sib_options *o, sib_err *err)
     return SIB_OK;
 }
 
+/* Everything that needs weights. */
+static sib_status open_model(sib_engine *e, const sib_options *o, sib_err *err)
+{
+    sib_engine_limits(o, o->n_sessions > 0 ? o->n_sessions : 1, &e->limits);
+    e->chunk = o->chunk > 0 ? o->chunk : DEFAULT_CHUNK;
+    sib_loader l = {.dev = e->device, .files = e->files, .progress = o->progress, .progress_ctx = o->progress_ctx, .total = sib_checkpoint_bytes(e->files)};
+    SIB_TRY(e->family->open(&e->model, &l, &e->limits, err));
+    SIB_TRY(sib_checkpoint_intact(e->files, err));
+    SIB_TRY(sib_trace_file_open(&e->trace, err));
+    e->model->trace = sib_trace_file_sink(e->trace);
+    return open_drafter(e, o, err);
+}
+
 static sib_status build(sib_engine *e, const sib_options *o, sib_err *err)
 {
     if (o->struct_bytes != sizeof *o) return sib_fail(err, SIB_EARG, "sib_options has %zu bytes, this library expects %zu", o->struct_bytes, sizeof *o);
@@ -134,14 +147,7 @@ static sib_status build(sib_engine *e, const sib_options *o, sib_err *err)
     SIB_TRY(read_defaults(e, err));
     SIB_TRY(open_text(e, err));
     SIB_TRY(open_device(e, o, err));
-    sib_engine_limits(o, o->n_sessions > 0 ? o->n_sessions : 1, &e->limits);
-    e->chunk = o->chunk > 0 ? o->chunk : DEFAULT_CHUNK;
-    sib_loader l = {.dev = e->device, .files = e->files, .progress = o->progress, .progress_ctx = o->progress_ctx, .total = sib_checkpoint_bytes(e->files)};
-    if (!o->text_only) SIB_TRY(e->family->open(&e->model, &l, &e->limits, err));
-    SIB_TRY(sib_checkpoint_intact(e->files, err));
-    SIB_TRY(sib_trace_file_open(&e->trace, err));
-    e->model->trace = sib_trace_file_sink(e->trace);
-    SIB_TRY(open_drafter(e, o, err));
+    if (!o->text_only) SIB_TRY(open_model(e, o, err));
     e->load_ms = now_ms() - t0;
     return SIB_OK;
 }

@@ -5,18 +5,39 @@
 
 #include <math.h>
 
+/* Walks the places that sib_attn_k_at and sib_attn_v_at compute: prefill stores every position of
+ * every layer once. */
+static void store_bf16(uint16_t *kp, int k_dim, int v_dim, int slot, const float *k, const float *v)
+{
+    uint16_t *vp = kp + sib_attn_k_size(k_dim) + sib_attn_v_at(false, slot, 0);
+    kp += sib_attn_k_at(false, k_dim, slot, 0);
+    for (int d = 0; d < k_dim; d += 2, kp += 64) {
+        kp[0] = sib_bf16_of_f32(k[d]);
+        kp[1] = sib_bf16_of_f32(k[d + 1]);
+    }
+    for (int c = 0; c < v_dim; c += 32, vp += SIB_ATTN_PAGE * 32) {
+        float block[32] = {0};
+        memcpy(block, v + c, (size_t)(v_dim - c < 32 ? v_dim - c : 32) * sizeof *v);
+        for (int i = 0; i < 16; i++) {
+            vp[2 * i] = sib_bf16_of_f32(block[i]);
+            vp[2 * i + 1] = sib_bf16_of_f32(block[i + 16]);
+        }
+    }
+}
+
+static void store_f32(float *kp, int k_dim, int v_dim, int slot, const float *k, const float *v)
+{
+    float *vp = kp + sib_attn_k_size(k_dim);
+    for (int d = 0; d < k_dim; d++) kp[sib_attn_k_at(true, k_dim, slot, d)] = k[d];
+    for (int c = 0; c < sib_attn_v_pad(v_dim); c++) vp[sib_attn_v_at(true, slot, c)] = c < v_dim ? v[c] : 0.0f;
+}
+
 void sib_attn_store(bool f32, void *head, int k_dim, int v_dim, int slot, const float *k, const float *v)
 {
-    int v_pad = sib_attn_v_pad(v_dim);
-    if (f32) {
-        float *kp = head, *vp = kp + sib_attn_k_size(k_dim);
-        for (int d = 0; d < k_dim; d++) kp[sib_attn_k_at(true, k_dim, slot, d)] = k[d];
-        for (int c = 0; c < v_pad; c++) vp[sib_attn_v_at(true, slot, c)] = c < v_dim ? v[c] : 0.0f;
-    } else {
-        uint16_t *kp = head, *vp = kp + sib_attn_k_size(k_dim);
-        for (int d = 0; d < k_dim; d++) kp[sib_attn_k_at(false, k_dim, slot, d)] = sib_bf16_of_f32(k[d]);
-        for (int c = 0; c < v_pad; c++) vp[sib_attn_v_at(false, slot, c)] = c < v_dim ? sib_bf16_of_f32(v[c]) : 0;
-    }
+    if (f32)
+        store_f32(head, k_dim, v_dim, slot, k, v);
+    else
+        store_bf16(head, k_dim, v_dim, slot, k, v);
 }
 
 static float element(bool f32, const void *part, size_t at)

@@ -89,8 +89,8 @@ typedef struct sib_attention_kernels {
     /* part[n_q][stride] of the chunk whose first position is `first`; heads[i] is this KV head in the
      * chunk's i-th page, and is looked at only when a query sees a key there.
      * `scores` is scratch of n_q * SIB_ATTN_CHUNK floats. */
-    void (*chunk[2])(const sib_attn_tile *t, int32_t first, const void *const heads[SIB_ATTN_CHUNK_PAGES], float *scores,
-                     float *part);
+    void (*chunk[2])(const sib_attn_tile *t, int32_t first, const void *const heads[SIB_ATTN_CHUNK_PAGES],
+                     float *scores, float *part);
     /* Adds a partial result to the state of the chunks before it. */
     void (*merge)(float *state, const float *part, int v_dim);
     /* out[v_dim] = acc / l */
@@ -105,6 +105,7 @@ void sib_attn_load(bool f32, const void *head, int k_dim, int v_dim, int slot, f
 void sib_attention_ref(sib_attention_kernels *k);
 void sib_attention_avx2(sib_attention_kernels *k);
 void sib_attention_avx512(sib_attention_kernels *k);
-void sib_attention_avx512vnni(sib_attention_kernels *k);
+void sib_attention_avx512vnni(sib_attention_kernels *k); /* bf16_dot where it pays */
+void sib_attention_bf16_dot(sib_attention_kernels *k);   /* any processor of level avx512vnni */
 
 #endif

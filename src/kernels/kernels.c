@@ -24,6 +24,7 @@ void sib_kernels_init(sib_kernels *k, int isa)
 #endif
     }
     if (isa >= SIB_ISA_AVX512) {
+        sib_matmul_avx512(&k->matmul);
 #if __has_include("kernels/attention.h")
         sib_attention_avx512(&k->attention);
 #endif

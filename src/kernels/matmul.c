@@ -28,7 +28,7 @@ static void load_chunk(float v[SIB_CHUNK], const float *x, int64_t in, int64_t c
     memset(v + n, 0, (SIB_CHUNK - n) * sizeof *v);
 }
 
-static void chunk_sums(float sum[3], const float v[SIB_CHUNK])
+static void chunk_sums(float sum[4], const float v[SIB_CHUNK])
 {
     sum[0] = sum[1] = 0;
     for (int k = 0; k < 32; k++) {
@@ -46,7 +46,7 @@ static void prepare_f32(void *record, const float *x, int64_t in, bool round_bf1
         if (round_bf16)
             for (int k = 0; k < SIB_CHUNK; k++) r->x[k] = sib_round_bf16(r->x[k]);
         chunk_sums(r->sum, r->x);
-        r->unused = 0;
+        r->sum[3] = 0;
     }
 }
 
@@ -63,7 +63,7 @@ static void prepare_bf16(void *record, const float *x, int64_t in, bool round_bf
             v[k] = sib_f32_of_bf16(h);
         }
         chunk_sums(r->sum, v);
-        r->unused = 0;
+        r->sum[3] = 0;
     }
 }
 
@@ -83,10 +83,10 @@ static void prepare_int8(void *record, const float *x, int64_t in, bool round_bf
         }
         float max;
         memcpy(&max, &top, sizeof max);
-        r->d = top < 0x7F800000u ? max / 127.0f : NAN;
+        float d = top < 0x7F800000u ? max / 127.0f : NAN;
         int sum[2] = {0, 0};
         for (int k = 0; k < SIB_CHUNK; k++) {
-            float q = r->d > 0 ? rintf(v[k] / r->d) : 0;
+            float q = d > 0 ? rintf(v[k] / d) : 0;
             int i = q > 127 ? 127 : q < -127 ? -127 : (int)q; /* a subnormal d may be too small by half */
             r->x[k / 8][k % 2][k % 8 / 2] = (int8_t)i;
             sum[k / 32] += i;
@@ -94,6 +94,7 @@ static void prepare_int8(void *record, const float *x, int64_t in, bool round_bf
         r->sum[0] = (float)sum[0];
         r->sum[1] = (float)sum[1];
         r->sum[2] = (float)(sum[0] + sum[1]);
+        r->sum[3] = d;
     }
 }
 
@@ -186,7 +187,7 @@ static void run_int8(float *y, int64_t y_stride, const sib_packed *w, int64_t b0
                     load_scales(s, bias, tile, w, u);
                     float sum = chunk->sum[w->units == 1 ? 2 : u];
                     for (int r = 0; r < SIB_BLOCK; r++)
-                        f[r] = fmaf(chunk->d, fmaf(s[r], (float)c[r], bias[r] * sum), f[r]);
+                        f[r] = fmaf(chunk->sum[3], fmaf(s[r], (float)c[r], bias[r] * sum), f[r]);
                 }
             }
             memcpy(y + t * y_stride + (b - b0) * SIB_BLOCK, f, (size_t)sib_block_outputs(w, b) * sizeof *f);

@@ -61,21 +61,21 @@ typedef struct sib_packed {
 /* How a row of activations was prepared. */
 typedef enum sib_prep { SIB_PREP_F32, SIB_PREP_BF16, SIB_PREP_INT8, SIB_N_PREPS } sib_prep;
 
-/* Chunk records. sum[0], sum[1]: over the first and the last 32 k; sum[2] = sum[0] + sum[1]. */
+/* Chunk records. They end in four floats: sum[0], sum[1] over the first and the last 32 k, sum[2] = sum[0] + sum[1],
+ * and sum[3] = d for int8, 0 for the others. */
 typedef struct sib_chunk_f32 {
     float x[64];
-    float sum[3], unused;
+    float sum[4];
 } sib_chunk_f32;
 
 typedef struct sib_chunk_bf16 {
     uint16_t x[8][4][2]; /* [j][i] = (k 8j+i, k 8j+i+4) */
-    float sum[3], unused;
+    float sum[4];
 } sib_chunk_bf16;
 
 typedef struct sib_chunk_int8 {
     int8_t x[8][2][4]; /* [j][p][n] = k 8j+p+2n */
-    float sum[3];      /* S, exact */
-    float d;
+    float sum[4];      /* S, exact; d */
 } sib_chunk_int8;
 
 /* Rows of activations for a kernel call, at most SIB_ROWS_MAX, each of the matrix's `chunks` chunks. */
@@ -101,7 +101,7 @@ typedef struct sib_matmul_kernels {
 size_t sib_prep_bytes(sib_prep prep, int64_t in);
 
 #define SIB_ROWS_MAX    512 /* rows of one kernel call */
-#define SIB_PANEL_BYTES ((size_t)512 << 10)
+#define SIB_PANEL_BYTES ((size_t)1536 << 10)
 
 /* How a packed matrix of this source is laid out (tiles NULL) and how many bytes its tiles take, for one expert. */
 void sib_packed_plan(sib_packed *p, const sib_matrix_src *src);

@@ -10,7 +10,8 @@
 
 typedef struct owner { /* a layer that has a cache */
     sib_kv_geom geom;
-    int window, class_id;
+    int seen; /* positions that the next row and a drafter before it may see; 0: all */
+    int class_id;
     int n_pages; /* of its table */
     int table;   /* where its table begins in a sequence's tables */
 } owner;
@@ -19,8 +20,8 @@ struct sib_kv_layout {
     int n_layers, n_owners, n_classes, table_pages;
     int32_t ctx;
     int max_block;
-    owner *owners;       /* [n_owners] */
-    int *owner_of;       /* [n_layers] */
+    owner *owners;        /* [n_owners] */
+    int *owner_of;        /* [n_layers] */
     sib_kv_geom *classes; /* [n_classes], all different */
 };
 
@@ -91,7 +92,8 @@ sib_status sib_kv_layout_new(sib_kv_layout **out, const sib_kv_layer *layers, in
     *out = NULL;
     if (n_layers < 1 || n_layers > MAX_LAYERS)
         return sib_fail(err, SIB_EARG, "cache: %d layers, allowed are 1 to %d", n_layers, MAX_LAYERS);
-    if (ctx < 1 || ctx > INT32_MAX - 2 * SIB_KV_PAGE) return sib_fail(err, SIB_EARG, "cache: context of %d positions", ctx);
+    if (ctx < 1 || ctx > INT32_MAX - 2 * SIB_KV_PAGE)
+        return sib_fail(err, SIB_EARG, "cache: context of %d positions", ctx);
     if (max_block < 1) return sib_fail(err, SIB_EARG, "cache: blocks of %d rows", max_block);
     for (int i = 0; i < n_layers; i++) SIB_TRY(check_layer(layers, n_layers, i, err));
 
@@ -111,9 +113,10 @@ sib_status sib_kv_layout_new(sib_kv_layout **out, const sib_kv_layer *layers, in
     for (int i = 0; i < n_layers; i++) {
         if (layers[i].donor >= 0) continue;
         owner *o = &l->owners[l->n_owners];
-        *o = (owner){layers[i].geom, layers[i].window, class_for(l, &layers[i].geom), pages_for(ctx), (int)table};
-        if (o->window > 0 && o->window < ctx) {
-            int ring = pages_for((int64_t)o->window - 1 + l->max_block) + 1;
+        *o = (owner){layers[i].geom, 0, class_for(l, &layers[i].geom), pages_for(ctx), (int)table};
+        if (layers[i].window > 0 && layers[i].window < ctx) {
+            o->seen = layers[i].window + 2;
+            int ring = pages_for((int64_t)o->seen - 1 + l->max_block) + 1;
             if (ring < o->n_pages) o->n_pages = ring;
         }
         table += o->n_pages;
@@ -164,10 +167,10 @@ static bool budget_ok(const sib_kv_budget *b)
 size_t sib_kv_bytes(const sib_kv_layout *l, sib_device *d, const sib_kv_budget *b)
 {
     uint64_t total = 0;
-    if (!budget_ok(b)) return 0;
+    if (!budget_ok(b)) return SIZE_MAX;
     for (int i = 0; i < l->n_classes; i++) {
         uint64_t pages = (uint64_t)class_pages(l, i, b), each = d->ops->kv_page_bytes(d, &l->classes[i]);
-        if (pages > MAX_BYTES / each || total + pages * each > MAX_BYTES) return 0;
+        if (each && (pages > MAX_BYTES / each || total + pages * each > MAX_BYTES)) return SIZE_MAX;
         total += pages * each;
     }
     return (size_t)total;
@@ -182,7 +185,7 @@ sib_status sib_kv_pool_new(sib_kv_pool **out, const sib_kv_layout *l, sib_device
     if (!budget_ok(b))
         return sib_fail(err, SIB_EARG, "cache: budget of %d sequences, %lld positions", b->sequences,
                         (long long)b->positions);
-    if (sib_kv_bytes(l, d, b) == 0)
+    if (sib_kv_bytes(l, d, b) == SIZE_MAX)
         return sib_fail(err, SIB_ECAPACITY, "cache: %d sequences of %lld positions are beyond any memory", b->sequences,
                         (long long)b->positions);
     sib_kv_pool *p = calloc(1, sizeof *p);
@@ -278,10 +281,10 @@ static void drop_pages(sib_kv_seq *s, int32_t from, int32_t to)
     }
 }
 
-/* The first page that a row at position `len` may see in this layer. */
+/* The first page that must be there at length `len`. */
 static int32_t first_page(const owner *o, int32_t len)
 {
-    return o->window > 0 && len >= o->window ? (len - o->window + 1) / SIB_KV_PAGE : 0;
+    return o->seen > 0 && len >= o->seen ? (len - o->seen + 1) / SIB_KV_PAGE : 0;
 }
 
 static bool holds(const sib_kv_seq *s, int32_t len)
@@ -406,7 +409,8 @@ sib_status sib_kv_begin(sib_kv_seq *s, int n, sib_err *err)
     if (n < 1 || n > l->max_block)
         return sib_fail(err, SIB_EARG, "cache: a block of %d rows, planned are 1 to %d", n, l->max_block);
     if (n > l->ctx - s->length)
-        return sib_fail(err, SIB_ECAPACITY, "context full: %d positions and %d more, planned are %d", s->length, n, l->ctx);
+        return sib_fail(err, SIB_ECAPACITY, "context full: %d positions and %d more, planned are %d", s->length, n,
+                        l->ctx);
     int c = lacking_class(s, n);
     if (c >= 0)
         return sib_fail(err, SIB_ECAPACITY, "cache full: %d of %d pages are free for %d rows at position %d",
@@ -442,14 +446,28 @@ sib_status sib_kv_truncate(sib_kv_seq *s, int32_t len, sib_err *err)
     return SIB_OK;
 }
 
+int32_t sib_kv_reach(const sib_kv_seq *s)
+{
+    const sib_kv_layout *l = s->pool->layout;
+    int32_t reach = 0;
+    for (int i = 0; i < l->n_owners; i++) {
+        const owner *o = &l->owners[i];
+        int32_t p = pages_for(s->length); /* pages p and up are held */
+        while (p > 0 && s->logical[o->table + (p - 1) % o->n_pages] == p - 1) p--;
+        int32_t len = p > 0 ? p * SIB_KV_PAGE + o->seen - 1 : 0; /* the least one with first_page(len) >= p */
+        if (len > reach) reach = len;
+    }
+    return reach;
+}
+
 sib_status sib_kv_fork(sib_kv_seq *s, const sib_kv_seq *from, int32_t len, sib_err *err)
 {
     const sib_kv_layout *l = s->pool->layout;
     if (s->pool != from->pool || s->length || s->pending || from->pending)
         return sib_fail(err, SIB_ESTATE, "cache: only an empty sequence of the same pool can take over a prefix");
     if (!holds(from, len))
-        return sib_fail(err, SIB_ESTATE, "cache: a sequence of length %d cannot give its first %d positions", from->length,
-                        len);
+        return sib_fail(err, SIB_ESTATE, "cache: a sequence of length %d cannot give its first %d positions",
+                        from->length, len);
     for (int i = 0; i < l->n_owners; i++) {
         const owner *o = &l->owners[i];
         for (int32_t p = first_page(o, len); p < pages_for(len); p++) {
@@ -470,19 +488,4 @@ sib_kv_view sib_kv_view_of(const sib_kv_seq *s, int layer)
     assert(0 <= layer && layer < l->n_layers);
     const owner *o = &l->owners[l->owner_of[layer]];
     return (sib_kv_view){s->address + o->table, o->n_pages};
-}
-
-int32_t sib_kv_reach(const sib_kv_seq *s)
-{
-    int32_t lo = 0, hi = sib_kv_length(s);
-    while (lo < hi) {
-        int32_t mid = lo + (hi - lo) / 2;
-        if (mid > 0 && !sib_kv_can_truncate(s, mid))
-            lo = mid + 1;
-        else if (mid == 0 && !sib_kv_can_truncate(s, 1))
-            lo = 1;
-        else
-            hi = mid;
-    }
-    return lo;
 }

@@ -17,12 +17,12 @@
 
 static_assert(SIB_KV_PAGE == SIB_ATTN_PAGE, "kernels/attention.h lays out pages of this size");
 
-#define UNITS_PER_THREAD   4                  /* from here on whole units balance well enough */
-#define SHARED_BYTES_MIN   ((size_t)8 << 20)  /* partial results */
-#define SHARED_PER_THREAD  ((size_t)1 << 20)  /* holds 2 chunks of UNITS_PER_THREAD units of the largest tiles */
-#define ALONE_MULTIPLIES   ((int64_t)1 << 17) /* less work than this is not worth waking the pool */
-#define STRIDE_MAX         (SIB_ATTN_MAX_V_DIM + 16)
-#define PART_MAX           ((size_t)SIB_ATTN_MAX_Q * STRIDE_MAX)
+#define UNITS_PER_THREAD  4                  /* from here on whole units balance well enough */
+#define SHARED_BYTES_MIN  ((size_t)8 << 20)  /* partial results */
+#define SHARED_PER_THREAD ((size_t)1 << 20)  /* holds 2 chunks of UNITS_PER_THREAD units of the largest tiles */
+#define ALONE_MULTIPLIES  ((int64_t)1 << 17) /* less work than this is not worth waking the pool */
+#define STRIDE_MAX        (SIB_ATTN_MAX_V_DIM + 16)
+#define PART_MAX          ((size_t)SIB_ATTN_MAX_Q * STRIDE_MAX)
 
 typedef struct scratch { /* of one thread */
     float q[SIB_ATTN_MAX_Q * SIB_ATTN_MAX_K_DIM];
@@ -34,8 +34,8 @@ typedef struct scratch { /* of one thread */
 typedef struct unit {
     const sib_span *span;
     int kv_head;
-    int first, n_q;     /* queries of the span and KV head: row first / group, head first % group, ... */
-    int32_t from, to;   /* union of the visible ranges */
+    int first, n_q;   /* queries of the span and KV head: row first / group, head first % group, ... */
+    int32_t from, to; /* union of the visible ranges */
     int chunk0, n_chunks;
 } unit;
 
@@ -60,8 +60,8 @@ static size_t shared_bytes(const sib_cpu *c)
 
 sib_status sib_cpu_attention_init(sib_cpu *c, sib_err *err)
 {
-    return sib_cpu_block_grow(&c->attention, shared_bytes(c) + sizeof(scratch) * (size_t)c->threads, "attention scratch",
-                              err);
+    return sib_cpu_block_grow(&c->attention, shared_bytes(c) + sizeof(scratch) * (size_t)c->threads,
+                              "attention scratch", err);
 }
 
 static void check_geom(const sib_kv_geom *g)
@@ -127,7 +127,8 @@ static void kv_append(sib_device *d, const sib_kv_geom *g, const sib_span *spans
     }
 }
 
-static void kv_read(sib_device *d, const sib_kv_geom *g, const sib_kv_view *kv, int32_t first, int n, float *k, float *v)
+static void kv_read(sib_device *d, const sib_kv_geom *g, const sib_kv_view *kv, int32_t first, int n, float *k,
+                    float *v)
 {
     check_geom(g);
     bool f32 = stores_f32(d);
@@ -255,7 +256,8 @@ static void wave_merge(attend_job *j, int w, int tid, int n_threads)
         float *state = j->states + (size_t)i * (size_t)j->stride;
         if (w == 0) clear_state(state, v_dim);
         for (int c = 0; c < j->wave && w * j->wave + c < u.n_chunks; c++)
-            k->merge(state, j->parts + ((size_t)(index * j->wave + c) * (size_t)j->max_q + (size_t)q) * (size_t)j->stride,
+            k->merge(state,
+                     j->parts + ((size_t)(index * j->wave + c) * (size_t)j->max_q + (size_t)q) * (size_t)j->stride,
                      v_dim);
         if (w == j->n_waves - 1) k->finish(j->out + query_at(j, &u, q) * (size_t)v_dim, state, v_dim);
     }

@@ -103,7 +103,8 @@ static void glu_part(const job *j, int64_t at, int64_t end)
 
 static void cpu_glu(sib_device *d, float *y, const float *gate, const float *up, sib_act act, int64_t count)
 {
-    run(d, &(job){.part = glu_part, .count = count, .grain = GRAIN, .y = y, .x = gate, .w = up, .act = (int)act}, 4 * count);
+    run(d, &(job){.part = glu_part, .count = count, .grain = GRAIN, .y = y, .x = gate, .w = up, .act = (int)act},
+        4 * count);
 }
 
 /* ---- rows ------------------------------------------------------------------------------- */
@@ -179,8 +180,10 @@ static void copy_rows_part(const job *j, int64_t r, int64_t end)
 
 static void cpu_copy_rows(sib_device *d, float *y, int64_t y_stride, const float *x, int64_t x_stride, int rows, int n)
 {
-    run(d, &(job){.part = copy_rows_part, .count = rows, .y = y, .x = x, .y_stride = y_stride, .x_stride = x_stride, .n = n},
-        (int64_t)rows * n);
+    job j = {.part = copy_rows_part, .count = rows, .y = y, .x = x, .n = n};
+    j.x_stride = x_stride;
+    j.y_stride = y_stride;
+    run(d, &j, (int64_t)rows * n);
 }
 
 static void argmax_part(const job *j, int64_t r, int64_t end)
@@ -202,9 +205,10 @@ static void cpu_moe_route(sib_device *d, int32_t *idx, float *weight, const floa
                           int rows, int n, int top_k)
 {
     assert(1 <= top_k && top_k <= n);
-    run(d,
-        &(job){.part = moe_route_part, .count = rows, .idx = idx, .y = weight, .x = scores, .w = per_expert, .n = n, .top_k = top_k},
-        8 * (int64_t)rows * n);
+    job j = {.part = moe_route_part, .count = rows, .idx = idx, .y = weight, .x = scores, .w = per_expert};
+    j.n = n;
+    j.top_k = top_k;
+    run(d, &j, 8 * (int64_t)rows * n);
 }
 
 /* ---- rotary embedding ------------------------------------------------------------------- */
@@ -237,10 +241,11 @@ static void cpu_head_norm_rope(sib_device *d, float *x, int rows, int n_heads, i
 {
     assert(!cs || rope->first + (rope->distance ? rope->distance + rope->n_pairs : 2 * rope->n_pairs) <= head_dim);
     assert(!cs || rope->distance == 0 || rope->n_pairs <= rope->distance);
-    run(d,
-        &(job){.part = head_part, .count = (int64_t)rows * n_heads, .y = x, .x = cs, .w = w, .n = head_dim, .heads = n_heads,
-               .y_stride = stride, .eps = eps, .rope = rope},
-        (int64_t)rows * n_heads * head_dim);
+    job j = {.part = head_part, .count = (int64_t)rows * n_heads, .y = x, .x = cs, .w = w, .eps = eps, .rope = rope};
+    j.n = head_dim;
+    j.heads = n_heads;
+    j.y_stride = stride;
+    run(d, &j, (int64_t)rows * n_heads * head_dim);
 }
 
 void sib_cpu_vector_ops(sib_ops *ops)

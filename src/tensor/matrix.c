@@ -84,7 +84,8 @@ static void row_of(float *out, const sib_matrix_src *m, int e, int64_t row)
     const void *scales = sib_matrix_src_scales(m, e, row), *biases = sib_matrix_src_biases(m, e, row);
     for (int64_t g = 0; g < m->in / m->group; g++) {
         float scale = element(scales, m->dtype, g), bias = element(biases, m->dtype, g);
-        for (int64_t i = g * m->group; i < (g + 1) * m->group; i++) out[i] = scale * (float)quant(data, i, m->bits) + bias;
+        for (int64_t i = g * m->group; i < (g + 1) * m->group; i++)
+            out[i] = scale * (float)quant(data, i, m->bits) + bias;
     }
 }
 
@@ -118,7 +119,8 @@ static void store(void *p, sib_dtype t, int64_t i, float v)
         memcpy((char *)p + i * 2, &h, sizeof h);
 }
 
-void sib_affine_quantize(void *packed, void *scales, void *biases, sib_dtype dtype, const float *w, int64_t in, int bits, int group)
+void sib_affine_quantize(void *packed, void *scales, void *biases, sib_dtype dtype, const float *w, int64_t in,
+                         int bits, int group)
 {
     assert(sib_affine_bits_ok(bits) && in % group == 0 && (dtype == SIB_BF16 || dtype == SIB_F16 || dtype == SIB_F32));
     const float top = (float)((1 << bits) - 1);

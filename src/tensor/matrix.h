@@ -22,12 +22,12 @@ typedef struct sib_matrix_src {
     const char *name; /* tensor name for messages, borrowed */
     sib_storage storage;
     int64_t out, in;
-    int n_experts; /* 1 for an ordinary matrix */
-    sib_dtype dtype; /* PLAIN: of data. AFFINE: of scales and biases */
-    const void *data; /* PLAIN: [n_experts][out][in]. AFFINE: U32 [n_experts][out][in*bits/32] */
+    int n_experts;               /* 1 for an ordinary matrix */
+    sib_dtype dtype;             /* PLAIN: of data. AFFINE: of scales and biases */
+    const void *data;            /* PLAIN: [n_experts][out][in]. AFFINE: U32 [n_experts][out][in*bits/32] */
     const void *scales, *biases; /* AFFINE: [n_experts][out][in/group] */
-    int bits, group; /* AFFINE: bits 2,3,4,5,6,8; group 32, 64, 128 */
-    int64_t parent_out; /* rows from one expert to the next in every array; 0: out (it is not a slice) */
+    int bits, group;             /* AFFINE: bits 2,3,4,5,6,8; group 32, 64, 128 */
+    int64_t parent_out;          /* rows from one expert to the next in every array; 0: out (it is not a slice) */
 } sib_matrix_src;
 
 /* Address of row `row` of expert `e` in each array (AFFINE only for scales and biases). */
@@ -47,8 +47,8 @@ sib_matrix_src sib_matrix_src_slice(const sib_matrix_src *m, int64_t first, int6
 
 /* MLX's affine quantizer (formats.md B.2) for one row of `in` floats: packed gets in*bits/8 bytes, scales and
  * biases in/group elements of `dtype` (BF16, F16 or F32). `in` is a multiple of group. */
-void sib_affine_quantize(void *packed, void *scales, void *biases, sib_dtype dtype, const float *w, int64_t in, int bits,
-                         int group);
+void sib_affine_quantize(void *packed, void *scales, void *biases, sib_dtype dtype, const float *w, int64_t in,
+                         int bits, int group);
 bool sib_affine_bits_ok(int64_t bits);   /* 2, 3, 4, 5, 6, 8 */
 bool sib_affine_group_ok(int64_t group); /* 32, 64, 128 */
 

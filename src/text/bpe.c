@@ -32,10 +32,12 @@ void sib_bpe_deinit(sib_bpe *b)
 sib_status sib_bpe_add(sib_bpe *b, sib_str text, uint32_t id, sib_err *err)
 {
     if (id >= b->id_limit)
-        return sib_fail(err, SIB_EFORMAT, "token \"%.*s\" has id %u, in a file of this size ids must be below %u", (int)(text.n < 80 ? text.n : 80), text.p, id,
-                        b->id_limit);
-    if (text.n > SIB_TOKEN_MAX_BYTES) return sib_fail(err, SIB_EFORMAT, "token %u has %zu bytes, allowed are %u", id, text.n, SIB_TOKEN_MAX_BYTES);
-    if (b->strings.n > SIB_NO_ID - SIB_TOKEN_MAX_BYTES) return sib_fail(err, SIB_EFORMAT, "the vocabulary's texts are longer than 4 GiB");
+        return sib_fail(err, SIB_EFORMAT, "token \"%.*s\" has id %u, in a file of this size ids must be below %u",
+                        (int)(text.n < 80 ? text.n : 80), text.p, id, b->id_limit);
+    if (text.n > SIB_TOKEN_MAX_BYTES)
+        return sib_fail(err, SIB_EFORMAT, "token %u has %zu bytes, allowed are %u", id, text.n, SIB_TOKEN_MAX_BYTES);
+    if (b->strings.n > SIB_NO_ID - SIB_TOKEN_MAX_BYTES)
+        return sib_fail(err, SIB_EFORMAT, "the vocabulary's texts are longer than 4 GiB");
     if (id >= b->cap_ids) {
         uint32_t cap = b->cap_ids ? b->cap_ids : 1024;
         while (cap <= id) cap *= 2;
@@ -121,7 +123,8 @@ sib_status sib_bpe_seal(sib_bpe *b, sib_err *err)
         while ((slot = &b->slots[(hash + k) & b->slot_mask])->id != SIB_NO_ID) {
             if (slot->hash == hash && sib_str_eq(sib_bpe_text(b, slot->id), text))
                 return sib_fail(err, SIB_EFORMAT, "the ids %u and %u have the same text", slot->id, id);
-            if (++k > MAX_PROBE) return sib_fail(err, SIB_EFORMAT, "the vocabulary's texts collide in the lookup table");
+            if (++k > MAX_PROBE)
+                return sib_fail(err, SIB_EFORMAT, "the vocabulary's texts collide in the lookup table");
         }
         *slot = (sib_vocab_slot){hash, id};
         if (k > b->longest_probe) b->longest_probe = k;
@@ -175,12 +178,14 @@ sib_status sib_bpe_add_merge(sib_bpe *b, sib_str left, sib_str right, sib_err *e
     sib_merge m = {sib_bpe_id(b, left), sib_bpe_id(b, right), b->n_merges, SIB_NO_ID};
     if (m.left == SIB_NO_ID || m.right == SIB_NO_ID) {
         sib_str lost = m.left == SIB_NO_ID ? left : right;
-        return sib_fail(err, SIB_EFORMAT, "merge %u: \"%.*s\" is not in the vocabulary", b->n_merges, (int)(lost.n < 80 ? lost.n : 80), lost.p);
+        return sib_fail(err, SIB_EFORMAT, "merge %u: \"%.*s\" is not in the vocabulary", b->n_merges,
+                        (int)(lost.n < 80 ? lost.n : 80), lost.p);
     }
     m.result = find_joined(b, left, right);
     if (m.result == SIB_NO_ID) {
-        return sib_fail(err, SIB_EFORMAT, "merge %u: the result of \"%.*s\" and \"%.*s\" is not in the vocabulary", b->n_merges,
-                        (int)(left.n < 80 ? left.n : 80), left.p, (int)(right.n < 80 ? right.n : 80), right.p);
+        return sib_fail(err, SIB_EFORMAT, "merge %u: the result of \"%.*s\" and \"%.*s\" is not in the vocabulary",
+                        b->n_merges, (int)(left.n < 80 ? left.n : 80), left.p, (int)(right.n < 80 ? right.n : 80),
+                        right.p);
     }
     uint32_t hash = hash_pair(m.left, m.right), k = 0;
     sib_merge *slot;
@@ -280,7 +285,8 @@ static size_t first_symbols(const sib_bpe *b, sib_str piece, const uint8_t *barr
     bool unk_waits = false; /* with fuse_unk, further unknown characters join it */
     for (size_t i = 0; i < piece.n; i += len) {
         uint32_t cp = sib_utf8_next(piece.p + i, piece.n - i, &len);
-        uint32_t id = usable(cp < SIB_COUNT(b->char_id) ? b->char_id[cp] : sib_bpe_id(b, (sib_str){piece.p + i, len}), barred);
+        uint32_t id =
+            usable(cp < SIB_COUNT(b->char_id) ? b->char_id[cp] : sib_bpe_id(b, (sib_str){piece.p + i, len}), barred);
         if (id != SIB_NO_ID) {
             if (unk_waits) out[n++].id = b->unk;
             unk_waits = false;
@@ -336,7 +342,8 @@ static void merge_all(const sib_bpe *b, symbol *v, size_t n, const uint8_t *barr
     }
 }
 
-sib_status sib_bpe_encode(const sib_bpe *b, sib_str piece, const uint8_t *barred, sib_bpe_scratch *s, sib_ids *out, sib_err *err)
+sib_status sib_bpe_encode(const sib_bpe *b, sib_str piece, const uint8_t *barred, sib_bpe_scratch *s, sib_ids *out,
+                          sib_err *err)
 {
     if (piece.n == 0) return SIB_OK;
     if (b->ignore_merges) {
@@ -346,7 +353,8 @@ sib_status sib_bpe_encode(const sib_bpe *b, sib_str piece, const uint8_t *barred
             return out->failed ? sib_nomem(err, "token ids") : SIB_OK;
         }
     }
-    if (piece.n > UINT32_MAX / 4) return sib_fail(err, SIB_ECAPACITY, "a piece of %zu bytes is too long for the tokenizer", piece.n);
+    if (piece.n > UINT32_MAX / 4)
+        return sib_fail(err, SIB_ECAPACITY, "a piece of %zu bytes is too long for the tokenizer", piece.n);
     if (!reserve_symbols(s, piece.n)) return sib_nomem(err, "tokenizer scratch"); /* a symbol has at least one byte */
     size_t n = first_symbols(b, piece, barred, s->symbols);
     /* n - 1 pairs at first; each of at most n - 1 merges takes one candidate and adds two. */

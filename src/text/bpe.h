@@ -9,9 +9,9 @@
 
 #include "base/str.h"
 
-#define SIB_NO_ID UINT32_MAX
+#define SIB_NO_ID           UINT32_MAX
 #define SIB_TOKEN_MAX_BYTES (1u << 16) /* of one vocabulary text */
-#define SIB_MAX_MERGES (1u << 23)
+#define SIB_MAX_MERGES      (1u << 23)
 
 typedef struct sib_vocab_entry {
     uint32_t at; /* of the string in `strings`                  */
@@ -72,6 +72,7 @@ void sib_bpe_scratch_deinit(sib_bpe_scratch *s);
 
 /* Appends the ids of one piece (valid UTF-8). `barred`, or NULL: a byte for each id; ids with
  * a non-zero byte are treated as if the vocabulary lacked them. O(n log n) in piece.n. */
-sib_status sib_bpe_encode(const sib_bpe *b, sib_str piece, const uint8_t *barred, sib_bpe_scratch *s, sib_ids *out, sib_err *err);
+sib_status sib_bpe_encode(const sib_bpe *b, sib_str piece, const uint8_t *barred, sib_bpe_scratch *s, sib_ids *out,
+                          sib_err *err);
 
 #endif

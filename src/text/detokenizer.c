@@ -7,15 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_STEPS 8
-#define MAX_CONTENT 64        /* bytes that Replace may write for a match */
-#define MAX_TOKEN (1 << 20)   /* bytes of a token's text after any step   */
+#define MAX_STEPS   8
+#define MAX_CONTENT 64             /* bytes that Replace may write for a match */
+#define MAX_TOKEN   (1 << 20)      /* bytes of a token's text after any step   */
 #define REPLACEMENT "\xEF\xBF\xBD" /* U+FFFD */
 
 typedef struct step {
     enum { REPLACE, METASPACE, STRIP } kind;
-    sib_buf from, to;       /* REPLACE; from: METASPACE's mark, STRIP's character */
-    bool drop_first;        /* METASPACE: marks of the first token vanish         */
+    sib_buf from, to;         /* REPLACE; from: METASPACE's mark, STRIP's character */
+    bool drop_first;          /* METASPACE: marks of the first token vanish         */
     uint32_t n_front, n_back; /* STRIP                                            */
 } step;
 
@@ -41,14 +41,17 @@ static sib_status read_text(const json_t *spec, const char *where, const char *k
 static sib_status read_mark(const json_t *spec, const char *where, const char *key, sib_buf *out, sib_err *err)
 {
     SIB_TRY(read_text(spec, where, key, out, err));
-    if (sib_utf8_count(sib_buf_view(out)) != 1) return sib_fail(err, SIB_EFORMAT, "%s: key \"%s\" must be one character", where, key);
+    if (sib_utf8_count(sib_buf_view(out)) != 1)
+        return sib_fail(err, SIB_EFORMAT, "%s: key \"%s\" must be one character", where, key);
     return SIB_OK;
 }
 
 /* A step on single tokens; these must come before the tokens are bytes or one text. */
 static sib_status add_step(sib_decoder *z, const char *type, step **out, sib_err *err)
 {
-    if (z->fused || z->bytes != PLAIN) return sib_fail(err, SIB_EUNSUPPORTED, "decoder: %s behind ByteFallback, ByteLevel or Fuse is not supported", type);
+    if (z->fused || z->bytes != PLAIN)
+        return sib_fail(err, SIB_EUNSUPPORTED, "decoder: %s behind ByteFallback, ByteLevel or Fuse is not supported",
+                        type);
     if (z->n == MAX_STEPS) return sib_fail(err, SIB_EUNSUPPORTED, "decoder: more than %d steps", MAX_STEPS);
     *out = &z->steps[z->n++];
     return SIB_OK;
@@ -92,7 +95,9 @@ static sib_status add(sib_decoder *z, const json_t *spec, int depth, sib_err *er
         return SIB_OK;
     }
     if (strcmp(type, "ByteFallback") == 0 || strcmp(type, "ByteLevel") == 0) {
-        if (z->fused || z->bytes != PLAIN) return sib_fail(err, SIB_EUNSUPPORTED, "decoder: %s behind ByteFallback, ByteLevel or Fuse is not supported", type);
+        if (z->fused || z->bytes != PLAIN)
+            return sib_fail(err, SIB_EUNSUPPORTED,
+                            "decoder: %s behind ByteFallback, ByteLevel or Fuse is not supported", type);
         z->bytes = type[4] == 'F' ? BYTE_FALLBACK : BYTE_LEVEL;
         z->fused = z->bytes == BYTE_LEVEL; /* it joins all tokens */
         return SIB_OK;
@@ -100,13 +105,16 @@ static sib_status add(sib_decoder *z, const json_t *spec, int depth, sib_err *er
     if (strcmp(type, "Strip") == 0) return read_strip(z, spec, err);
     if (strcmp(type, "Replace") == 0) {
         const json_t *pattern = json_object_get(spec, "pattern");
-        if (json_object_get(pattern, "Regex")) return sib_fail(err, SIB_EUNSUPPORTED, "decoder Replace: a pattern of kind \"Regex\" is not supported");
+        if (json_object_get(pattern, "Regex"))
+            return sib_fail(err, SIB_EUNSUPPORTED, "decoder Replace: a pattern of kind \"Regex\" is not supported");
         SIB_TRY(add_step(z, type, &st, err));
         st->kind = REPLACE;
         SIB_TRY(read_text(pattern, "decoder Replace", "String", &st->from, err));
         if (st->from.n == 0) return sib_fail(err, SIB_EUNSUPPORTED, "decoder Replace: the pattern is an empty string");
         SIB_TRY(read_text(spec, "decoder Replace", "content", &st->to, err));
-        if (st->to.n > MAX_CONTENT) return sib_fail(err, SIB_EUNSUPPORTED, "decoder Replace: key \"content\" is longer than %d bytes", MAX_CONTENT);
+        if (st->to.n > MAX_CONTENT)
+            return sib_fail(err, SIB_EUNSUPPORTED, "decoder Replace: key \"content\" is longer than %d bytes",
+                            MAX_CONTENT);
         return SIB_OK;
     }
     if (strcmp(type, "Metaspace") == 0) {
@@ -281,7 +289,8 @@ sib_status sib_decoding_push(sib_decoding *d, const sib_decoder *z, sib_str toke
         d->spare.n = 0;
         run_step(&z->steps[i], d->n_tokens == 0, token, &d->spare);
         if (d->spare.failed) return sib_nomem(err, "detokenizer");
-        if (d->spare.n > MAX_TOKEN) return sib_fail(err, SIB_ECAPACITY, "a token's text is longer than %d bytes", MAX_TOKEN);
+        if (d->spare.n > MAX_TOKEN)
+            return sib_fail(err, SIB_ECAPACITY, "a token's text is longer than %d bytes", MAX_TOKEN);
         sib_buf t = d->text;
         d->text = d->spare;
         d->spare = t;

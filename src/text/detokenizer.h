@@ -21,13 +21,13 @@ void sib_decoder_free(sib_decoder *z);
 
 /* One text in the making; start from {0}. */
 typedef struct sib_decoding {
-    sib_buf text, spare;   /* the current token's text, step by step          */
-    char held[4];          /* bytes of an unfinished character                 */
+    sib_buf text, spare; /* the current token's text, step by step          */
+    char held[4];        /* bytes of an unfinished character                 */
     size_t n_held;
-    size_t n_tokens;       /* pushed so far                                  */
-    bool started;          /* past the part that Strip takes from the front    */
-    uint32_t n_front;      /* characters taken from the front                  */
-    uint32_t n_back;       /* characters that Strip may take from the end, held back */
+    size_t n_tokens;  /* pushed so far                                  */
+    bool started;     /* past the part that Strip takes from the front    */
+    uint32_t n_front; /* characters taken from the front                  */
+    uint32_t n_back;  /* characters that Strip may take from the end, held back */
 } sib_decoding;
 
 void sib_decoding_deinit(sib_decoding *d);

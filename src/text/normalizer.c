@@ -15,11 +15,11 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#define MAX_STEPS 16
+#define MAX_STEPS      16
 #define MAX_DECOMPOSED 18 /* code points of the longest compatibility decomposition */
-#define MAX_GROWTH 16     /* times a text may become longer; U+FDFA under NFKD: 11    */
+#define MAX_GROWTH     16 /* times a text may become longer; U+FDFA under NFKD: 11    */
 
-typedef enum step_kind { FORM, LOWERCASE, STRIP_ACCENTS, STRIP, PREPEND, REPLACE, BYTE_LEVEL } step_kind;
+typedef enum step_kind { FORM, LOWERCASE, STRIP, PREPEND, REPLACE, BYTE_LEVEL } step_kind;
 
 typedef struct step {
     step_kind kind;
@@ -64,7 +64,6 @@ static sib_status add(sib_normalizer *z, const json_t *spec, int depth, sib_err 
         {"NFKC", FORM, UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT},
         {"NFKD", FORM, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT},
         {"Lowercase", LOWERCASE, 0},
-        {"StripAccents", STRIP_ACCENTS, 0},
         {"ByteLevel", BYTE_LEVEL, 0},
     };
     const char *type = NULL;
@@ -148,9 +147,41 @@ static bool is_ascii(sib_str s)
     return true;
 }
 
+/* Characters that the reference's normalization forms leave alone and that nothing composes
+ * or is reordered across: their tables are those of Unicode 9, libutf8proc's are newer. Found
+ * by giving both every code point, alone and beside marks. */
+static const struct {
+    int32_t first, last;
+} opaque[] = {
+    {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},
+    {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x1715, 0x1715},   {0x1ABF, 0x1ACE},   {0x1DF6, 0x1DFA},
+    {0x32FF, 0x32FF},   {0xA7F2, 0xA7F4},   {0xA82C, 0xA82C},   {0xAB69, 0xAB69},   {0x10781, 0x10785},
+    {0x10787, 0x107B0}, {0x107B2, 0x107BA}, {0x10D24, 0x10D27}, {0x10EAB, 0x10EAC}, {0x10EFD, 0x10EFF},
+    {0x10F46, 0x10F50}, {0x10F82, 0x10F85}, {0x11070, 0x11070}, {0x1133B, 0x1133B}, {0x1145E, 0x1145E},
+    {0x11839, 0x1183A}, {0x11930, 0x11930}, {0x11938, 0x11938}, {0x1193D, 0x1193E}, {0x11943, 0x11943},
+    {0x119E0, 0x119E0}, {0x11A34, 0x11A34}, {0x11A47, 0x11A47}, {0x11A99, 0x11A99}, {0x11D42, 0x11D42},
+    {0x11D44, 0x11D45}, {0x11D97, 0x11D97}, {0x11F41, 0x11F42}, {0x16FF0, 0x16FF1}, {0x1E030, 0x1E06D},
+    {0x1E08F, 0x1E08F}, {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF}, {0x1E4EC, 0x1E4EF},
+    {0x1F16C, 0x1F16C}, {0x1FBF0, 0x1FBF9},
+};
+
+static bool is_opaque(int32_t cp)
+{
+    size_t lo = 0, hi = SIB_COUNT(opaque);
+    if (cp < opaque[0].first) return false; /* most text */
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (cp > opaque[mid].last)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < SIB_COUNT(opaque) && cp >= opaque[lo].first;
+}
+
 static unsigned char mark_class(int32_t cp)
 {
-    return (unsigned char)utf8proc_get_property(cp)->combining_class;
+    return is_opaque(cp) ? 0 : (unsigned char)utf8proc_get_property(cp)->combining_class;
 }
 
 /* Canonical ordering: each run of characters with a non-zero class is sorted by class, stably. */
@@ -206,16 +237,42 @@ static sib_status unicode_form(const step *st, sib_str in, sib_buf *out, sib_err
             if (!v) break;
         }
         int32_t cp = (int32_t)sib_utf8_next(in.p + i, in.n - i, &len);
-        n += (size_t)utf8proc_decompose_char(cp, v + n, (utf8proc_ssize_t)(cap - n), st->options | UTF8PROC_DECOMPOSE, &boundary);
+        if (is_opaque(cp))
+            v[n++] = cp;
+        else
+            n += (size_t)utf8proc_decompose_char(cp, v + n, (utf8proc_ssize_t)(cap - n),
+                                                 st->options | UTF8PROC_DECOMPOSE, &boundary);
     }
     if (!v || !order_marks(v, n)) {
         free(v);
         return sib_nomem(err, "normalizer");
     }
-    if (st->options & UTF8PROC_COMPOSE) n = (size_t)utf8proc_normalize_utf32(v, (utf8proc_ssize_t)n, st->options);
-    for (size_t i = 0; i < n; i++) put(out, (uint32_t)v[i]);
+    for (size_t i = 0; i < n;) { /* the part before the next opaque character, then that */
+        size_t end = i;
+        while (end < n && !is_opaque(v[end])) end++;
+        size_t count = end - i;
+        if (st->options & UTF8PROC_COMPOSE)
+            count = (size_t)utf8proc_normalize_utf32(v + i, (utf8proc_ssize_t)count, st->options);
+        for (size_t k = 0; k < count; k++) put(out, (uint32_t)v[i + k]);
+        if (end < n) put(out, (uint32_t)v[end++]);
+        i = end;
+    }
     free(v);
     return SIB_OK;
+}
+
+/* Lower case of one code point; the pairs of Unicode 16 and 17 are newer than libutf8proc's. */
+static uint32_t lower_of(uint32_t cp)
+{
+    static const struct {
+        uint32_t first, last, lower;
+    } added[] = {{0x1C89, 0x1C89, 0x1C8A},   {0xA7CB, 0xA7CB, 0x264},  {0xA7CC, 0xA7CC, 0xA7CD},
+                 {0xA7CE, 0xA7CE, 0xA7CF},   {0xA7D2, 0xA7D2, 0xA7D3}, {0xA7D4, 0xA7D4, 0xA7D5},
+                 {0xA7DA, 0xA7DA, 0xA7DB},   {0xA7DC, 0xA7DC, 0x19B},  {0x10D50, 0x10D65, 0x10D70},
+                 {0x16EA0, 0x16EB8, 0x16EBB}};
+    for (size_t i = 0; i < SIB_COUNT(added); i++)
+        if (cp >= added[i].first && cp <= added[i].last) return added[i].lower + (cp - added[i].first);
+    return (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp);
 }
 
 static void lowercase(sib_str in, sib_buf *out)
@@ -226,15 +283,8 @@ static void lowercase(sib_str in, sib_buf *out)
         if (cp == 0x130) /* the only letter whose lower case is two code points */
             sib_buf_addz(out, "i\xCC\x87");
         else
-            put(out, (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp));
+            put(out, lower_of(cp));
     }
-}
-
-static void strip_accents(sib_str in, sib_buf *out)
-{
-    size_t len;
-    for (size_t i = 0; i < in.n; i += len)
-        if (!(sib_unicode_bits(sib_utf8_next(in.p + i, in.n - i, &len)) & SIB_U_M)) sib_buf_add(out, in.p + i, len);
 }
 
 static void strip(const step *st, sib_str in, sib_buf *out)
@@ -273,7 +323,6 @@ static sib_status run_step(const step *st, sib_str in, size_t limit, sib_buf *ou
     switch (st->kind) {
     case FORM: return unicode_form(st, in, out, err);
     case LOWERCASE: lowercase(in, out); break;
-    case STRIP_ACCENTS: strip_accents(in, out); break;
     case STRIP: strip(st, in, out); break;
     case PREPEND:
         if (in.n) sib_buf_add(out, st->text.p, st->text.n);
@@ -294,7 +343,8 @@ sib_status sib_normalizer_run(const sib_normalizer *z, sib_str in, sib_buf *out,
         b.n = 0;
         s = run_step(&z->steps[i], in, limit, &b, err);
         if (s == SIB_OK && b.failed) s = sib_nomem(err, "normalizer");
-        if (s == SIB_OK && b.n > limit) s = sib_fail(err, SIB_ECAPACITY, "the normalizer makes a text more than %d times as long", MAX_GROWTH);
+        if (s == SIB_OK && b.n > limit)
+            s = sib_fail(err, SIB_ECAPACITY, "the normalizer makes a text more than %d times as long", MAX_GROWTH);
         sib_buf t = a;
         a = b;
         b = t;

@@ -1,6 +1,6 @@
 /* text/normalizer.h - the `normalizer` of tokenizer.json: rewrites the text between added tokens.
  *
- * Supported: NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, Strip, Prepend, Replace,
+ * Supported: NFC, NFD, NFKC, NFKD, Lowercase, Strip, Prepend, Replace,
  * ByteLevel, Sequence. Used by tokenizer.c only. Specified by formats.md C.1. */
 #ifndef SIB_TEXT_NORMALIZER_H
 #define SIB_TEXT_NORMALIZER_H

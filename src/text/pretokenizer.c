@@ -22,10 +22,10 @@ typedef struct step {
     enum { CUT, BYTES, PREFIX_SPACE, METASPACE } kind;
     sib_pattern *pattern; /* CUT                                               */
     behavior behavior;
-    bool invert;                              /* CUT: swap matches and the text between them */
-    char mark[4];                             /* METASPACE: what stands for a space          */
+    bool invert;  /* CUT: swap matches and the text between them */
+    char mark[4]; /* METASPACE: what stands for a space          */
     size_t mark_n;
-    enum { NEVER, FIRST, ALWAYS } prepend;    /* METASPACE                                   */
+    enum { NEVER, FIRST, ALWAYS } prepend; /* METASPACE                                   */
 } step;
 
 struct sib_pretokenizer {
@@ -54,7 +54,9 @@ static sib_status add_cut(sib_pretokenizer *z, behavior b, bool invert, step **o
 
 static sib_status claim_rewrite(sib_pretokenizer *z, const char *type, sib_err *err)
 {
-    if (z->rewrites) return sib_fail(err, SIB_EUNSUPPORTED, "pre_tokenizer: %s behind another ByteLevel or Metaspace is not supported", type);
+    if (z->rewrites)
+        return sib_fail(err, SIB_EUNSUPPORTED,
+                        "pre_tokenizer: %s behind another ByteLevel or Metaspace is not supported", type);
     z->rewrites = true;
     return SIB_OK;
 }
@@ -69,7 +71,9 @@ static sib_status read_behavior(const json_t *spec, const char *where, behavior 
             *out = (behavior)i;
             return SIB_OK;
         }
-    return sib_fail(err, SIB_EFORMAT, "%s: key \"behavior\" is \"%s\", which is not one of Removed, Isolated, MergedWithPrevious, MergedWithNext, Contiguous",
+    return sib_fail(err, SIB_EFORMAT,
+                    "%s: key \"behavior\" is \"%s\", which is not one of Removed, Isolated, MergedWithPrevious, "
+                    "MergedWithNext, Contiguous",
                     where, name ? name : "");
 }
 
@@ -78,7 +82,8 @@ static sib_status read_char(const json_t *spec, const char *where, const char *k
 {
     const json_t *v = json_object_get(spec, key);
     *out = (sib_str){json_string_value(v), json_string_length(v)};
-    if (!out->p || sib_utf8_count(*out) != 1) return sib_fail(err, SIB_EFORMAT, "%s: key \"%s\" must be one character", where, key);
+    if (!out->p || sib_utf8_count(*out) != 1)
+        return sib_fail(err, SIB_EFORMAT, "%s: key \"%s\" must be one character", where, key);
     return SIB_OK;
 }
 
@@ -171,7 +176,8 @@ static sib_status add(sib_pretokenizer *z, const json_t *spec, int depth, sib_er
     if (strcmp(type, "Sequence") == 0) {
         const json_t *list = json_object_get(spec, "pretokenizers"), *item;
         size_t i;
-        if (!json_is_array(list)) return sib_fail(err, SIB_EFORMAT, "pre_tokenizer: key \"pretokenizers\" must be a list");
+        if (!json_is_array(list))
+            return sib_fail(err, SIB_EFORMAT, "pre_tokenizer: key \"pretokenizers\" must be a list");
         if (depth == 4) return sib_fail(err, SIB_EUNSUPPORTED, "pre_tokenizer: Sequence nested deeper than 4 levels");
         json_array_foreach(list, i, item) SIB_TRY(add(z, item, depth + 1, err));
         return SIB_OK;
@@ -389,7 +395,8 @@ static void run_metaspace(const step *st, sib_pieces *p)
         const char *text = p->text.p + p->v[i].at;
         size_t n = p->v[i].n;
         bool marked = *text == ' ' || (n >= st->mark_n && memcmp(text, st->mark, st->mark_n) == 0);
-        if (!marked && (st->prepend == ALWAYS || (st->prepend == FIRST && p->v[i].first))) sib_buf_add(&p->next_text, st->mark, st->mark_n);
+        if (!marked && (st->prepend == ALWAYS || (st->prepend == FIRST && p->v[i].first)))
+            sib_buf_add(&p->next_text, st->mark, st->mark_n);
         for (const char *end = text + n; text < end;) {
             const char *space = memchr(text, ' ', (size_t)(end - text));
             sib_buf_add(&p->next_text, text, (size_t)((space ? space : end) - text));

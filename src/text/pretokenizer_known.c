@@ -9,11 +9,11 @@
 #include "base/utf8.h"
 #include "text/unicode.h"
 
-#define L SIB_U_L
-#define M SIB_U_M
-#define N SIB_U_N
-#define P SIB_U_P
-#define S SIB_U_S
+#define L  SIB_U_L
+#define M  SIB_U_M
+#define N  SIB_U_N
+#define P  SIB_U_P
+#define S  SIB_U_S
 #define WS SIB_U_WS
 
 typedef struct scalar {
@@ -74,8 +74,9 @@ static size_t contraction(sib_str t, size_t i, bool any_case)
         const char *want = tails[k];
         for (; *want; want++) {
             scalar c = at(t, j);
-            bool same = c.len && (c.cp == (unsigned char)*want ||
-                                  (any_case && (c.cp == (unsigned char)*want - 32u || (*want == 's' && c.cp == 0x17F))));
+            bool same =
+                c.len && (c.cp == (unsigned char)*want ||
+                          (any_case && (c.cp == (unsigned char)*want - 32u || (*want == 's' && c.cp == 0x17F))));
             if (!same) break;
             j += c.len;
         }
@@ -211,7 +212,8 @@ static size_t deepseek_digits(sib_str t, size_t i)
 
 static size_t deepseek_cjk(sib_str t, size_t i)
 {
-    for (scalar c; (c = at(t, i)).len && ((c.cp >= 0x4E00 && c.cp <= 0x9FA5) || (c.cp >= 0x3040 && c.cp <= 0x30FF));) i += c.len;
+    for (scalar c; (c = at(t, i)).len && ((c.cp >= 0x4E00 && c.cp <= 0x9FA5) || (c.cp >= 0x3040 && c.cp <= 0x30FF));)
+        i += c.len;
     return i;
 }
 
@@ -236,10 +238,10 @@ static size_t deepseek_words(sib_str t, size_t i)
 const char sib_gpt2_regex[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
 #define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-#define SPACES "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define UPPER_CLASS "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
-#define LOWER_CLASS "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
-#define HEAD "[^\\r\\n\\p{L}\\p{N}]?"
+#define SPACES       "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define UPPER_CLASS  "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER_CLASS  "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define HEAD         "[^\\r\\n\\p{L}\\p{N}]?"
 
 static const struct {
     const char *regex;
@@ -250,10 +252,12 @@ static const struct {
     {CONTRACTIONS "|" HEAD "\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" SPACES, glm},
     {sib_gpt2_regex, gpt2},
     {HEAD UPPER_CLASS "*" LOWER_CLASS "+" CONTRACTIONS "?|" HEAD UPPER_CLASS "+" LOWER_CLASS "*" CONTRACTIONS
-          "?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES, o200k},
+                      "?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES,
+     o200k},
     {"\\p{N}{1,3}", deepseek_digits},
     {"[\xE4\xB8\x80-\xE9\xBE\xA5\xE3\x81\x80-\xE3\x82\x9F\xE3\x82\xA0-\xE3\x83\xBF]+", deepseek_cjk},
-    {"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|"
+    {"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "
+     "?[\\p{P}\\p{S}]+[\r\n]*|"
      "\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
      deepseek_words},
 };

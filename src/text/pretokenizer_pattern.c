@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_REGEX 65536         /* bytes of an expression                             */
-#define MATCH_LIMIT 10000000    /* backtracking steps of one search                   */
+#define MAX_REGEX      65536    /* bytes of an expression                             */
+#define MATCH_LIMIT    10000000 /* backtracking steps of one search                   */
 #define HEAP_LIMIT_KIB 65536    /* memory of one search                               */
 
 struct sib_pattern {
@@ -56,15 +56,16 @@ sib_status sib_pattern_of_class(sib_pattern **out, bool (*test)(uint32_t cp), si
 }
 
 /* White_Space, as the inside of a class: PCRE2's own \s also holds U+180E. */
-#define SPACE_CLASS "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
+#define SPACE_CLASS                                                                                                    \
+    "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 
 /* One escape sequence at r[i] = '\\': appends its PCRE2 form and returns its length, or 0
  * when the two languages differ on it or either lacks it. */
 static size_t translate_escape(sib_str r, size_t i, bool in_class, sib_buf *out)
 {
-    static const char *const categories[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N",  "Nd", "Nl", "No", "P",
-                                             "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "S",  "Sm", "Sc", "Sk", "So", "Z",  "Zs", "Zl",
-                                             "Zp", "C",  "Cc", "Cf", "Co"};
+    static const char *const categories[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N", "Nd",
+                                             "Nl", "No", "P",  "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "S", "Sm",
+                                             "Sc", "Sk", "So", "Z",  "Zs", "Zl", "Zp", "C",  "Cc", "Cf", "Co"};
     if (i + 1 >= r.n) return 0;
     char c = r.p[i + 1];
     switch (c) {
@@ -83,7 +84,8 @@ static size_t translate_escape(sib_str r, size_t i, bool in_class, sib_buf *out)
     case 'P':
         for (size_t k = 0; k < SIB_COUNT(categories); k++) {
             size_t n = strlen(categories[k]);
-            if (r.n - i >= n + 4 && r.p[i + 2] == '{' && memcmp(r.p + i + 3, categories[k], n) == 0 && r.p[i + 3 + n] == '}') {
+            if (r.n - i >= n + 4 && r.p[i + 2] == '{' && memcmp(r.p + i + 3, categories[k], n) == 0 &&
+                r.p[i + 3 + n] == '}') {
                 sib_buf_add(out, r.p + i, n + 4);
                 return n + 4;
             }
@@ -138,7 +140,10 @@ static sib_status translate(sib_str r, const char *where, sib_buf *out, sib_err 
             }
             sib_buf_addc(out, c);
         }
-        if (!used) return sib_fail(err, SIB_EUNSUPPORTED, "%s: the regular expression \"%.200s\" uses a construct at byte %zu that is not supported", where, r.p, i);
+        if (!used)
+            return sib_fail(err, SIB_EUNSUPPORTED,
+                            "%s: the regular expression \"%.200s\" uses a construct at byte %zu that is not supported",
+                            where, r.p, i);
         class_start = false;
         i += used;
     }
@@ -150,7 +155,8 @@ sib_status sib_pattern_of_regex(sib_pattern **out, sib_str regex, const char *wh
     *out = NULL;
     sib_known_fn known = sib_known_pattern(regex);
     if (regex.n == 0 || regex.n > MAX_REGEX)
-        return sib_fail(err, SIB_EUNSUPPORTED, "%s: a regular expression of %zu bytes (allowed are 1 to %d)", where, regex.n, MAX_REGEX);
+        return sib_fail(err, SIB_EUNSUPPORTED, "%s: a regular expression of %zu bytes (allowed are 1 to %d)", where,
+                        regex.n, MAX_REGEX);
     SIB_TRY(pattern_alloc(out, known ? KNOWN : REGEX, err));
     (*out)->known = known;
     if (known) return SIB_OK;
@@ -160,7 +166,9 @@ sib_status sib_pattern_of_regex(sib_pattern **out, sib_str regex, const char *wh
         int code;
         PCRE2_SIZE at;
         /* Ruby's ^ and $ are those of every line. */
-        (*out)->code = pcre2_compile((PCRE2_SPTR)text.p, text.n, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &code, &at, NULL);
+        (*out)->code =
+            pcre2_compile((PCRE2_SPTR)text.p, text.n, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
+                          &code, &at, NULL);
         if (!(*out)->code) {
             char why[128] = "";
             (void)pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
@@ -238,12 +246,19 @@ static sib_status regex_next(sib_matches *m, bool *found, size_t *start, size_t 
 {
     const regex_state *r = m->regex_state;
     while (m->from <= m->text.n) {
-        int rc = pcre2_match(m->pattern->code, (PCRE2_SPTR)m->text.p, m->text.n, m->from, PCRE2_NO_UTF_CHECK, r->data, r->context);
+        int rc = pcre2_match(m->pattern->code, (PCRE2_SPTR)m->text.p, m->text.n, m->from, PCRE2_NO_UTF_CHECK, r->data,
+                             r->context);
         if (rc == PCRE2_ERROR_NOMATCH) return SIB_OK;
         if (rc == PCRE2_ERROR_NOMEMORY) return sib_nomem(err, "regular expression");
-        if (rc < 0) return sib_fail(err, SIB_ECAPACITY, "the text needs too much work for the tokenizer's regular expression at byte %zu (PCRE2 error %d)", m->from, rc);
+        if (rc < 0)
+            return sib_fail(
+                err, SIB_ECAPACITY,
+                "the text needs too much work for the tokenizer's regular expression at byte %zu (PCRE2 error %d)",
+                m->from, rc);
         const PCRE2_SIZE *span = pcre2_get_ovector_pointer(r->data);
-        if (span[0] > span[1]) return sib_fail(err, SIB_EUNSUPPORTED, "a look-around of the tokenizer's regular expression moves the match");
+        if (span[0] > span[1])
+            return sib_fail(err, SIB_EUNSUPPORTED,
+                            "a look-around of the tokenizer's regular expression moves the match");
         if (span[0] == span[1] && span[1] == m->last_end) {
             m->from += m->from < m->text.n ? char_len(m->text, m->from) : 1;
             continue;

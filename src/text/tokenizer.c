@@ -33,7 +33,7 @@ sib_status sib_tokenizer_open(sib_tokenizer **out, const char *path, const char 
     *out = NULL;
     sib_buf json = {0}, config = {0};
     sib_status s = sib_read_file(path, SIB_TOKENIZER_MAX_BYTES, &json, err);
-    if (s == SIB_OK && config_path) s = sib_read_file(config_path, SIB_TOKENIZER_MAX_BYTES, &config, err);
+    if (s == SIB_OK && config_path) s = sib_read_file(config_path, SIB_TOKENIZER_CONFIG_MAX_BYTES, &config, err);
     if (s == SIB_OK) s = sib_tokenizer_parse(out, sib_buf_view(&json), path, sib_buf_view(&config), err);
     sib_buf_deinit(&json);
     sib_buf_deinit(&config);
@@ -71,6 +71,7 @@ int32_t sib_tokenizer_n_vocab(const sib_tokenizer *t)
 
 int32_t sib_tokenizer_id(const sib_tokenizer *t, sib_str token)
 {
+    if (token.n == 0) token = SIB_STR(""); /* may be {NULL, 0} */
     const sib_added_token *hit = sib_added_exact(&t->by_text, token);
     uint32_t id = hit ? (uint32_t)hit->id : sib_bpe_id(&t->bpe, token);
     return id == SIB_NO_ID ? -1 : (int32_t)id;
@@ -143,7 +144,8 @@ static sib_status encode_section(encoder *e, sib_str text, bool first)
     return SIB_OK;
 }
 
-static sib_status between(encoder *e, const sib_added *set, sib_str text, bool first, sib_status (*inner)(encoder *, sib_str, bool))
+static sib_status between(encoder *e, const sib_added *set, sib_str text, bool first,
+                          sib_status (*inner)(encoder *, sib_str, bool))
 {
     sib_added_walk w = {.text = text};
     size_t from = 0, start, end;
@@ -179,7 +181,9 @@ static sib_status check_utf8(sib_str text, sib_err *err)
 sib_status sib_tokenizer_encode(const sib_tokenizer *t, sib_str text, unsigned flags, sib_ids *out, sib_err *err)
 {
     if (text.n > SIB_ENCODE_MAX_BYTES)
-        return sib_fail(err, SIB_ECAPACITY, "a text of %zu bytes is too long to tokenize (at most %zu)", text.n, SIB_ENCODE_MAX_BYTES);
+        return sib_fail(err, SIB_ECAPACITY, "a text of %zu bytes is too long to tokenize (at most %zu)", text.n,
+                        SIB_ENCODE_MAX_BYTES);
+    if (text.n == 0) text = SIB_STR(""); /* may be {NULL, 0} */
     SIB_TRY(check_utf8(text, err));
     size_t before = out->n;
     encoder e = {.t = t, .plain = flags & SIB_PLAIN_TEXT, .out = out, .err = err};
@@ -249,7 +253,8 @@ sib_status sib_detok_flush(sib_detok *d, sib_buf *out, sib_err *err)
     return sib_decoding_end(&d->decoding, d->t->decoder, out, err);
 }
 
-sib_status sib_tokenizer_decode(const sib_tokenizer *t, const int32_t *ids, size_t n, unsigned flags, sib_buf *out, sib_err *err)
+sib_status sib_tokenizer_decode(const sib_tokenizer *t, const int32_t *ids, size_t n, unsigned flags, sib_buf *out,
+                                sib_err *err)
 {
     sib_detok d = {.t = t, .flags = flags};
     sib_status s = SIB_OK;

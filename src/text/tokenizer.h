@@ -16,9 +16,10 @@
 
 typedef struct sib_tokenizer sib_tokenizer; /* body: tokenizer_internal.h */
 
-#define SIB_TOKENIZER_MAX_BYTES ((size_t)256 << 20) /* largest tokenizer.json that is read    */
-#define SIB_TOKENIZER_MAX_IDS (1 << 22)             /* ids must be below                      */
-#define SIB_ENCODE_MAX_BYTES ((size_t)64 << 20)     /* longest text that encode takes         */
+#define SIB_TOKENIZER_MAX_BYTES        ((size_t)256 << 20) /* largest tokenizer.json that is read    */
+#define SIB_TOKENIZER_MAX_IDS          (1 << 22)           /* ids must be below                      */
+#define SIB_TOKENIZER_CONFIG_MAX_BYTES ((size_t)32 << 20)
+#define SIB_ENCODE_MAX_BYTES           ((size_t)64 << 20) /* longest text that encode takes         */
 
 /* Reads tokenizer.json; `config_path` is the tokenizer_config.json beside it, or NULL. */
 sib_status sib_tokenizer_open(sib_tokenizer **out, const char *path, const char *config_path, sib_err *err);
@@ -43,7 +44,8 @@ enum { SIB_KEEP_SPECIAL = 1u << 0 /* print special tokens too */ };
 
 /* Appends the text of `ids`. An id that names no token (a gap, or padding of the model's
  * vocabulary) prints nothing; a negative one is SIB_EARG. */
-sib_status sib_tokenizer_decode(const sib_tokenizer *t, const int32_t *ids, size_t n, unsigned flags, sib_buf *out, sib_err *err);
+sib_status sib_tokenizer_decode(const sib_tokenizer *t, const int32_t *ids, size_t n, unsigned flags, sib_buf *out,
+                                sib_err *err);
 
 /* Largest id + 1, of the vocabulary, the added tokens and the post-processor's ids. */
 int32_t sib_tokenizer_n_vocab(const sib_tokenizer *t);

@@ -37,8 +37,8 @@ const sib_added_token *sib_added_exact(const sib_added *a, sib_str content);
 /* A walk over a text: start from {.text = ...}. */
 typedef struct sib_added_walk {
     sib_str text;
-    size_t from; /* where the search goes on        */
-    size_t done; /* end of the last token reported  */
+    size_t from;             /* where the search goes on        */
+    size_t done;             /* end of the last token reported  */
     size_t space, space_end; /* a run of white space found: not searched again */
 } sib_added_walk;
 

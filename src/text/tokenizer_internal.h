@@ -1,4 +1,6 @@
-/* text/tokenizer_internal.h - the body of sib_tokenizer, shared by tokenizer.c (running) and tokenizer_json.c (loading). */
+/* text/tokenizer_internal.h - the body of sib_tokenizer.
+ *
+ * Shared by tokenizer.c, which runs it, and tokenizer_json.c, which fills it. */
 #ifndef SIB_TEXT_TOKENIZER_INTERNAL_H
 #define SIB_TEXT_TOKENIZER_INTERNAL_H
 
@@ -16,9 +18,9 @@ typedef struct sib_tokenizer_var {
 
 struct sib_tokenizer {
     sib_bpe bpe;
-    int32_t n_ids;     /* largest id + 1 of vocabulary, added tokens, post-processor       */
-    int32_t *added_at; /* [n_ids]: index of the id's token in `by_text`, or -1             */
-    uint8_t *barred;   /* [n_ids]: 1 for what PLAIN_TEXT must not produce: special, not unk */
+    int32_t n_ids;        /* largest id + 1 of vocabulary, added tokens, post-processor       */
+    int32_t *added_at;    /* [n_ids]: index of the id's token in `by_text`, or -1             */
+    uint8_t *barred;      /* [n_ids]: 1 for what PLAIN_TEXT must not produce: special, not unk */
     sib_added raw;        /* added tokens matched before the normalizer             */
     sib_added normalized; /* those matched after it                                 */
     sib_added by_text;    /* all, under their own text                              */

@@ -18,7 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_REST (32 << 20) /* bytes that go through the JSON library */
+#define MAX_REST         (32 << 20) /* bytes that go through the JSON library */
+#define MAX_CONFIG_DEPTH 64
 
 /* ---- scanning ---- */
 
@@ -61,7 +62,8 @@ static bool skip_string(cursor *c)
  * strings end. `n_commas`: those directly inside an array or object. */
 static bool skip_value(cursor *c, size_t *n_commas)
 {
-    static const bool structural[256] = {['"'] = true, ['['] = true, ['{'] = true, [']'] = true, ['}'] = true, [','] = true};
+    static const bool structural[256] = {
+        ['"'] = true, ['['] = true, ['{'] = true, [']'] = true, ['}'] = true, [','] = true};
     size_t depth = 0;
     *n_commas = 0;
     skip_space(c);
@@ -171,7 +173,8 @@ static bool scan_id(cursor *c, uint32_t *out)
     uint64_t v = 0;
     skip_space(c);
     const char *start = c->p;
-    for (; c->p < c->end && *c->p >= '0' && *c->p <= '9' && c->p - start < 11; c->p++) v = 10 * v + (uint64_t)(*c->p - '0');
+    for (; c->p < c->end && *c->p >= '0' && *c->p <= '9' && c->p - start < 11; c->p++)
+        v = 10 * v + (uint64_t)(*c->p - '0');
     bool ok = c->p > start && v < SIB_NO_ID && (*start != '0' || c->p == start + 1);
     *out = (uint32_t)v;
     return ok && (peek(c, ',') || peek(c, '}'));
@@ -239,7 +242,8 @@ static sib_status split_file(sib_str json, parts *out, sib_err *err)
     if (!peek(&c, '{')) return sib_fail(err, SIB_EFORMAT, "not a JSON object");
     bool ok = split_object(&c, false, out);
     if (out->rest.failed) return sib_nomem(err, "tokenizer");
-    if (out->rest.n > MAX_REST) return sib_fail(err, SIB_EFORMAT, "more than %d bytes beside vocab and merges", MAX_REST);
+    if (out->rest.n > MAX_REST)
+        return sib_fail(err, SIB_EFORMAT, "more than %d bytes beside vocab and merges", MAX_REST);
     skip_space(&c);
     if (!ok || c.p != c.end) return sib_fail(err, SIB_EFORMAT, "invalid JSON at byte %zu", (size_t)(c.p - json.p));
     return SIB_OK;
@@ -257,7 +261,8 @@ static sib_status load_vocab(sib_bpe *b, sib_str span, sib_err *err)
         ok = scan_string(&c, &room, &text) && sib_utf8_valid(text) && take(&c, ':');
         if (!ok) break;
         if (!scan_id(&c, &id))
-            s = sib_fail(err, SIB_EFORMAT, "token \"%.*s\" needs an integer id from 0", (int)(text.n < 80 ? text.n : 80), text.p);
+            s = sib_fail(err, SIB_EFORMAT, "token \"%.*s\" needs an integer id from 0",
+                         (int)(text.n < 80 ? text.n : 80), text.p);
         else
             s = sib_bpe_add(b, text, id, err);
         more = s == SIB_OK && take(&c, ',');
@@ -293,9 +298,11 @@ static sib_status load_merges(sib_bpe *b, sib_str span, size_t count, sib_err *e
             ok = scan_string(&c, &room[0], &line);
             skip = ok && line.n >= 8 && memcmp(line.p, "#version", 8) == 0; /* heading of an old merges.txt */
             if (ok && !skip && !split_pair(line, &left, &right))
-                s = sib_fail(err, SIB_EFORMAT, "merge %u: \"%.*s\" is not two texts with one space between", b->n_merges, (int)(line.n < 80 ? line.n : 80), line.p);
+                s = sib_fail(err, SIB_EFORMAT, "merge %u: \"%.*s\" is not two texts with one space between",
+                             b->n_merges, (int)(line.n < 80 ? line.n : 80), line.p);
         } else {
-            ok = take(&c, '[') && scan_string(&c, &room[0], &left) && take(&c, ',') && scan_string(&c, &room[1], &right) && take(&c, ']');
+            ok = take(&c, '[') && scan_string(&c, &room[0], &left) && take(&c, ',') &&
+                 scan_string(&c, &room[1], &right) && take(&c, ']');
         }
         if (!ok) break;
         if (s == SIB_OK && !skip) s = sib_bpe_add_merge(b, left, right, err);
@@ -303,7 +310,8 @@ static sib_status load_merges(sib_bpe *b, sib_str span, size_t count, sib_err *e
         if (!more && s == SIB_OK) ok = take(&c, ']');
     }
     if (s == SIB_OK && (room[0].failed || room[1].failed)) s = sib_nomem(err, "merges");
-    if (s == SIB_OK && !ok) s = sib_fail(err, SIB_EFORMAT, "invalid JSON, or not a list of pairs, behind %u merges", b->n_merges);
+    if (s == SIB_OK && !ok)
+        s = sib_fail(err, SIB_EFORMAT, "invalid JSON, or not a list of pairs, behind %u merges", b->n_merges);
     sib_buf_deinit(&room[0]);
     sib_buf_deinit(&room[1]);
     return s;
@@ -315,7 +323,8 @@ static sib_status check_empty(const json_t *model, const char *key, sib_err *err
 {
     const char *text = NULL;
     SIB_TRY(sib_json_str(model, "model", key, &text, err));
-    if (text && *text) return sib_fail(err, SIB_EUNSUPPORTED, "model: key \"%s\" is \"%.80s\", which is not supported", key, text);
+    if (text && *text)
+        return sib_fail(err, SIB_EUNSUPPORTED, "model: key \"%s\" is \"%.80s\", which is not supported", key, text);
     return SIB_OK;
 }
 
@@ -325,11 +334,13 @@ static sib_status load_model(sib_bpe *b, const json_t *model, const parts *p, si
     double dropout = 0;
     if (!json_is_object(model)) return sib_fail(err, SIB_EFORMAT, "key \"model\" must be an object");
     SIB_TRY(sib_json_str(model, "model", "type", &type, err));
-    if (type && strcmp(type, "BPE") != 0) return sib_fail(err, SIB_EUNSUPPORTED, "model: type \"%.80s\" is not supported (BPE is)", type);
+    if (type && strcmp(type, "BPE") != 0)
+        return sib_fail(err, SIB_EUNSUPPORTED, "model: type \"%.80s\" is not supported (BPE is)", type);
     if (!p->vocab.p) return sib_fail(err, SIB_EFORMAT, "model: key \"vocab\" must be an object");
     if (!p->merges.p) return sib_fail(err, SIB_EFORMAT, "model: key \"merges\" must be a list");
     SIB_TRY(sib_json_num(model, "model", "dropout", 0, 1, &dropout, err));
-    if (dropout != 0) return sib_fail(err, SIB_EUNSUPPORTED, "model: key \"dropout\" is %g, only 0 is supported", dropout);
+    if (dropout != 0)
+        return sib_fail(err, SIB_EUNSUPPORTED, "model: key \"dropout\" is %g, only 0 is supported", dropout);
     SIB_TRY(check_empty(model, "continuing_subword_prefix", err));
     SIB_TRY(check_empty(model, "end_of_word_suffix", err));
     SIB_TRY(sib_json_bool(model, "model", "byte_fallback", &b->byte_fallback, err));
@@ -342,7 +353,8 @@ static sib_status load_model(sib_bpe *b, const json_t *model, const parts *p, si
     if (s != SIB_OK) return sib_within(err, s, "model.merges");
     if (!unk) return SIB_OK;
     b->unk = sib_bpe_id(b, sib_str_of(unk));
-    if (b->unk == SIB_NO_ID) return sib_fail(err, SIB_EFORMAT, "model: the unk_token \"%.80s\" is not in the vocabulary", unk);
+    if (b->unk == SIB_NO_ID)
+        return sib_fail(err, SIB_EFORMAT, "model: the unk_token \"%.80s\" is not in the vocabulary", unk);
     return SIB_OK;
 }
 
@@ -379,7 +391,8 @@ static sib_status load_added_token(sib_tokenizer *t, const json_t *o, uint32_t o
     sib_added_token flags = {.order = order};
     SIB_TRY(sib_json_int(o, where, "id", 0, UINT32_MAX, &id, err));
     if (id < 0) return sib_fail(err, SIB_EFORMAT, "%s: key \"id\" is missing", where);
-    if (!json_is_string(text)) return sib_fail(err, SIB_EFORMAT, "%s: token %lld: key \"content\" must be a string", where, (long long)id);
+    if (!json_is_string(text))
+        return sib_fail(err, SIB_EFORMAT, "%s: token %lld: key \"content\" must be a string", where, (long long)id);
     SIB_TRY(sib_json_bool(o, where, "single_word", &flags.single_word, err));
     SIB_TRY(sib_json_bool(o, where, "lstrip", &flags.lstrip, err));
     SIB_TRY(sib_json_bool(o, where, "rstrip", &flags.rstrip, err));
@@ -389,7 +402,8 @@ static sib_status load_added_token(sib_tokenizer *t, const json_t *o, uint32_t o
     sib_str content = {json_string_value(text), json_string_length(text)};
     if (content.n == 0) return SIB_OK; /* the reference leaves such a token out */
     id = added_id(t, content, *highest);
-    if (id >= SIB_TOKENIZER_MAX_IDS) return sib_fail(err, SIB_EFORMAT, "%s: more than %d ids", where, SIB_TOKENIZER_MAX_IDS);
+    if (id >= SIB_TOKENIZER_MAX_IDS)
+        return sib_fail(err, SIB_EFORMAT, "%s: more than %d ids", where, SIB_TOKENIZER_MAX_IDS);
     if (id > *highest) *highest = id;
     flags.id = (int32_t)id;
     SIB_TRY(sib_added_add(&t->by_text, content, flags, err));
@@ -406,7 +420,8 @@ static sib_status load_added(sib_tokenizer *t, const json_t *list, sib_err *err)
     json_array_foreach(list, i, o) {
         if (!json_is_object(o)) return sib_fail(err, SIB_EFORMAT, "added_tokens: entry %zu must be an object", i);
         /* Among equal patterns special tokens come first, then the order of the file. */
-        SIB_TRY(load_added_token(t, o, (uint32_t)(json_is_true(json_object_get(o, "special")) ? i : i + count), &highest, err));
+        SIB_TRY(load_added_token(t, o, (uint32_t)(json_is_true(json_object_get(o, "special")) ? i : i + count),
+                                 &highest, err));
     }
     sib_added_seal(&t->raw);
     sib_added_seal(&t->normalized);
@@ -433,22 +448,28 @@ static sib_status index_ids(sib_tokenizer *t, sib_err *err)
         t->added_at[a->id] = (int32_t)i;
         t->barred[a->id] = a->special && (uint32_t)a->id != t->bpe.unk;
     }
-    for (size_t i = 0; i < t->normalized.n; i++) t->by_text.v[t->added_at[t->normalized.v[i].id]].shown = (uint32_t)i + 1;
+    for (size_t i = 0; i < t->normalized.n; i++)
+        t->by_text.v[t->added_at[t->normalized.v[i].id]].shown = (uint32_t)i + 1;
     return SIB_OK;
 }
 
 /* ---- the post-processor ---- */
 
 /* The ids of a SpecialToken of a template, appended. */
-static sib_status template_token(sib_tokenizer *t, const json_t *processor, const json_t *item, sib_ids *out, sib_err *err)
+static sib_status template_token(sib_tokenizer *t, const json_t *processor, const json_t *item, sib_ids *out,
+                                 sib_err *err)
 {
     const char *name = json_string_value(json_object_get(item, "id"));
-    const json_t *ids = name ? json_object_get(json_object_get(json_object_get(processor, "special_tokens"), name), "ids") : NULL, *v;
+    const json_t *known = json_object_get(processor, "special_tokens"), *v;
+    const json_t *ids = name ? json_object_get(json_object_get(known, name), "ids") : NULL;
     size_t i;
-    if (!json_is_array(ids)) return sib_fail(err, SIB_EFORMAT, "post_processor: \"special_tokens\" has no ids for \"%.80s\"", name ? name : "");
+    if (!json_is_array(ids))
+        return sib_fail(err, SIB_EFORMAT, "post_processor: \"special_tokens\" has no ids for \"%.80s\"",
+                        name ? name : "");
     json_array_foreach(ids, i, v) {
         json_int_t id = json_is_integer(v) ? json_integer_value(v) : -1;
-        if (id < 0 || id >= (json_int_t)t->bpe.id_limit) return sib_fail(err, SIB_EFORMAT, "post_processor: token \"%.80s\" has a wrong id", name);
+        if (id < 0 || id >= (json_int_t)t->bpe.id_limit)
+            return sib_fail(err, SIB_EFORMAT, "post_processor: token \"%.80s\" has a wrong id", name);
         sib_ids_add(out, (int32_t)id);
         if (id >= t->n_ids) t->n_ids = (int32_t)id + 1;
     }
@@ -472,10 +493,12 @@ static sib_status load_template(sib_tokenizer *t, const json_t *processor, sib_e
         else if (name && strcmp(name, "A") == 0 && !seen)
             seen = true;
         else
-            s = sib_fail(err, SIB_EUNSUPPORTED, "post_processor: a part of the template \"single\" is neither a token nor the one text A");
+            s = sib_fail(err, SIB_EUNSUPPORTED,
+                         "post_processor: a part of the template \"single\" is neither a token nor the one text A");
         if (s != SIB_OK) break;
     }
-    if (s == SIB_OK && !seen) s = sib_fail(err, SIB_EFORMAT, "post_processor: the template \"single\" does not hold the text A");
+    if (s == SIB_OK && !seen)
+        s = sib_fail(err, SIB_EFORMAT, "post_processor: the template \"single\" does not hold the text A");
     for (i = 0; s == SIB_OK && i < t->prefix.n; i++) sib_ids_add(&before, t->prefix.v[i]);
     if (s == SIB_OK && before.failed) s = sib_nomem(err, "post_processor");
     if (s == SIB_OK) {
@@ -498,7 +521,8 @@ static sib_status load_post_processor(sib_tokenizer *t, const json_t *spec, int 
     if (strcmp(type, "Sequence") == 0) {
         const json_t *list = json_object_get(spec, "processors"), *item;
         size_t i;
-        if (!json_is_array(list)) return sib_fail(err, SIB_EFORMAT, "post_processor: key \"processors\" must be a list");
+        if (!json_is_array(list))
+            return sib_fail(err, SIB_EFORMAT, "post_processor: key \"processors\" must be a list");
         if (depth == 4) return sib_fail(err, SIB_EUNSUPPORTED, "post_processor: Sequence nested deeper than 4 levels");
         json_array_foreach(list, i, item) SIB_TRY(load_post_processor(t, item, depth + 1, err));
         return SIB_OK;
@@ -512,7 +536,8 @@ static sib_status load_root(sib_tokenizer *t, const json_t *root, const parts *p
 {
     const char *version = NULL;
     SIB_TRY(sib_json_str(root, "file", "version", &version, err));
-    if (version && strcmp(version, "1.0") != 0) return sib_fail(err, SIB_EUNSUPPORTED, "version \"%.80s\" is not supported (1.0 is)", version);
+    if (version && strcmp(version, "1.0") != 0)
+        return sib_fail(err, SIB_EUNSUPPORTED, "version \"%.80s\" is not supported (1.0 is)", version);
     SIB_TRY(sib_normalizer_new(&t->normalizer, sib_json_get(root, "normalizer"), err));
     SIB_TRY(sib_pretokenizer_new(&t->pretokenizer, sib_json_get(root, "pre_tokenizer"), err));
     SIB_TRY(sib_decoder_new(&t->decoder, sib_json_get(root, "decoder"), err));
@@ -528,7 +553,8 @@ sib_status sib_tokenizer_load(sib_tokenizer *t, sib_str json, sib_err *err)
 {
     parts p = {0};
     json_t *root = NULL;
-    if (json.n > SIB_TOKENIZER_MAX_BYTES) return sib_fail(err, SIB_EFORMAT, "larger than %zu bytes", SIB_TOKENIZER_MAX_BYTES);
+    if (json.n > SIB_TOKENIZER_MAX_BYTES)
+        return sib_fail(err, SIB_EFORMAT, "larger than %zu bytes", SIB_TOKENIZER_MAX_BYTES);
     /* Tables are indexed by id: a small file must not ask for large ones. */
     if (json.n < SIB_TOKENIZER_MAX_IDS - 65536) t->bpe.id_limit = (uint32_t)json.n + 65536;
     sib_status s = split_file(json, &p, err);
@@ -585,10 +611,16 @@ static int32_t id_of_variable(const sib_tokenizer *t, const char *name)
 
 sib_status sib_tokenizer_load_config(sib_tokenizer *t, sib_str json, sib_err *err)
 {
-    json_t *root = NULL;
-    SIB_TRY(sib_json_parse(&root, json, "tokenizer_config.json", err));
-    sib_status s = json_is_object(root) ? SIB_OK : sib_fail(err, SIB_EFORMAT, "tokenizer_config.json: not a JSON object");
-    if (s == SIB_OK) s = sib_json_bool(root, "tokenizer_config.json", "add_bos_token", &t->add_bos, err);
+    static const char name[] = "tokenizer_config.json";
+    json_error_t e;
+    if (json.n > SIB_TOKENIZER_CONFIG_MAX_BYTES || sib_json_depth(json) > MAX_CONFIG_DEPTH)
+        return sib_fail(err, SIB_EFORMAT, "%s: too large or nested too deep", name);
+    /* Numbers are read as real ones: a common model_max_length, 10^30, fits no integer. */
+    json_t *root = json_loadb(json.p, json.n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &e);
+    if (!root && json_error_code(&e) == json_error_out_of_memory) return sib_nomem(err, name);
+    if (!root) return sib_fail(err, SIB_EFORMAT, "%s: invalid JSON at line %d: %s", name, e.line, e.text);
+    sib_status s = json_is_object(root) ? SIB_OK : sib_fail(err, SIB_EFORMAT, "%s: not a JSON object", name);
+    if (s == SIB_OK) s = sib_json_bool(root, name, "add_bos_token", &t->add_bos, err);
     if (s == SIB_OK) s = load_variables(t, root, err);
     if (s == SIB_OK) s = load_variables(t, json_object_get(root, "extra_special_tokens"), err);
     if (s == SIB_OK) s = load_variables(t, json_object_get(root, "model_specific_special_tokens"), err);

@@ -26,6 +26,7 @@ void sib_bytes_to_alphabet(sib_str bytes, sib_buf *out)
         out->failed = true;
         return;
     }
-    for (size_t i = 0; i < bytes.n; i++) out->n += sib_utf8_put(alphabet_of((unsigned char)bytes.p[i]), out->p + out->n);
+    for (size_t i = 0; i < bytes.n; i++)
+        out->n += sib_utf8_put(alphabet_of((unsigned char)bytes.p[i]), out->p + out->n);
     out->p[out->n] = 0;
 }

@@ -11,7 +11,7 @@ SIBYL=${SIBYL:-build/sibyl}
 DEMO=demo/gemma4-demo
 TMP=$(mktemp -d)
 trap 'rm -rf "$TMP"' EXIT
-unset SIBYL_DEMO SIBYL_TRACE NO_COLOR
+unset SIBYL_DEMO SIB_TRACE SIB_TRACE_ONLY NO_COLOR
 export XDG_STATE_HOME=$TMP/state
 passed=0 failed=0
 
@@ -227,6 +227,8 @@ answer_tests() {
     matches generate.picture '"text":"square"' "$SIBYL" generate --json --image demo/pictures/01_384x384.png --chat 'Which shape is purple?'
     says generate.picture_damaged 1 'config\.json|PNG|picture|image' "$SIBYL" generate --image "$DEMO/config.json" --chat x
     says generate.context 1 'ctx|context|positions' "$SIBYL" generate --ctx 8 --chat 'What is 93 + 84?'
+    run "$SIBYL" generate --trace "$TMP/trace" -n 1 --chat 'What is 93 + 84?'
+    if [ $rc -eq 0 ] && grep -q logits "$TMP/trace"; then ok generate.trace; else bad generate.trace "status $rc: $(cat "$TMP/err")"; fi
     run timeout --preserve-status -s INT 0.7 "$SIBYL" generate --numerics f32 --ignore-eos --ctx 4096 -p 'The'
     if [ $rc -eq 130 ] && [ -s "$TMP/out" ]; then ok generate.interrupt; else bad generate.interrupt "status $rc"; fi
 
@@ -244,8 +246,10 @@ answer_tests() {
     printf '/load %s\n' "$DEMO/config.json" >"$TMP/lines"
     IN=$TMP/lines says chat.load_other_json 1 'config\.json: key "messages"' "$SIBYL" chat
 
-    matches eval.ids '"tasks":12,"correct":1[12],.*"ids_compared":12,"ids_equal":12.*"prompt_mismatches":\[\]' \
-        "$SIBYL" eval --numerics f32 --limit 6 --tasks demo/tasks.jsonl --pictures demo/pictures/captions.jsonl --expect-ids demo/golden.json --json
+    matches eval.ids '"tasks":6,"correct":6,.*"ids_compared":6,"ids_equal":6,.*"prompt_mismatches":\[\]' \
+        "$SIBYL" eval --numerics f32 --limit 6 --tasks demo/tasks.jsonl --expect-ids demo/golden.json --json
+    matches eval.picture_ids '"tasks":4,.*"ids_compared":4,"ids_equal":4,' \
+        "$SIBYL" eval --numerics f32 --limit 4 --pictures demo/pictures/captions.jsonl --expect-ids demo/golden.json --json
     echo '{"question": "Subtract 17 from 25.", "answer": "9", "prompt": "other"}' >"$TMP/tasks"
     run "$SIBYL" eval --tasks "$TMP/tasks"
     if [ $rc -eq 1 ] && grep -q '0 of 1 correct' "$TMP/out" && grep -q 'got "8"' "$TMP/out"; then ok eval.wrong; else bad eval.wrong "status $rc: $(cat "$TMP/out")"; fi

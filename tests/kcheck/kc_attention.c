@@ -13,7 +13,8 @@ typedef struct shape {
     int k_dim, v_dim;
 } shape;
 
-static const shape shapes[] = {{8, 8}, {64, 64}, {72, 72}, {80, 80}, {96, 96}, {128, 128}, {256, 256}, {512, 512}, {576, 512}, {192, 136}};
+static const shape shapes[] = {{8, 8},     {64, 64},   {72, 72},   {80, 80},   {96, 96},
+                               {128, 128}, {256, 256}, {512, 512}, {576, 512}, {192, 136}};
 static const kc_regime regimes[] = {KC_UNIT, KC_TINY, KC_CANCEL, KC_SPARSE, KC_REAL};
 
 typedef struct chunk_case {
@@ -26,22 +27,18 @@ typedef struct chunk_case {
     const void *heads[SIB_ATTN_CHUNK_PAGES];
 } chunk_case;
 
-/* Visible ranges of every kind: causal, window, one key, block edges, whole, none. */
+/* Visible ranges of every kind, relative to the chunk: causal, window, one key, one page, beyond both
+ * ends, anything, and partly or quite outside. */
+#define N_RANGES 7
 static void make_ranges(kc *c, chunk_case *x, int kind)
 {
     for (int i = 0; i < x->n_q; i++) {
-        int from = 0, to = SIB_ATTN_CHUNK, at = kc_below(c, SIB_ATTN_CHUNK);
-        switch (kind) {
-        case 0: to = 100 + i; break;                                            /* causal */
-        case 1: from = 60 + i; to = 190 + i; break;                             /* window */
-        case 2: from = at; to = at + 1; break;                                  /* one key */
-        case 3: from = 64 * kc_below(c, 4); to = from + 64; break;              /* one page */
-        case 4: from = -1000; to = 5000; break;                                 /* beyond both ends */
-        case 5: from = at; to = at + 1 + kc_below(c, SIB_ATTN_CHUNK - at); break; /* anything */
-        default: from = i % 2 ? 300 : -70; to = i % 3 ? from + 200 : from + 10; /* partly or quite outside */
-        }
-        x->lo[i] = x->first + from;
-        x->hi[i] = x->first + to;
+        int at = kc_below(c, SIB_ATTN_CHUNK), page = 64 * kc_below(c, 4), some = kc_below(c, SIB_ATTN_CHUNK - at);
+        int outside = i % 2 ? 300 : -70;
+        int from[N_RANGES] = {0, 60 + i, at, page, -1000, at, outside};
+        int to[N_RANGES] = {100 + i, 190 + i, at + 1, page + 64, 5000, at + 1 + some, outside + (i % 3 ? 200 : 10)};
+        x->lo[i] = x->first + from[kind];
+        x->hi[i] = x->first + to[kind];
     }
 }
 
@@ -77,7 +74,8 @@ static void make_case(kc *c, chunk_case *x, kc_regime g, int kind)
                        j % SIB_ATTN_PAGE, x->k + j * x->s.k_dim, x->v + j * x->s.v_dim);
     }
     for (int p = 0; p < SIB_ATTN_CHUNK_PAGES; p++) /* a page that must not be looked at is not there */
-        x->heads[p] = p * SIB_ATTN_PAGE < to && (p + 1) * SIB_ATTN_PAGE > from ? (char *)x->pages + bytes * (size_t)p : NULL;
+        x->heads[p] =
+            p * SIB_ATTN_PAGE < to && (p + 1) * SIB_ATTN_PAGE > from ? (char *)x->pages + bytes * (size_t)p : NULL;
 }
 
 /* Runs queries [from, from + n) as one tile. */
@@ -89,7 +87,8 @@ static float *run(kc *c, const sib_attention_kernels *k, const chunk_case *x, in
     float *scores = kc_alloc(c, sizeof(float) * SIB_ATTN_CHUNK * (size_t)n, 4);
     float *part = kc_alloc(c, sizeof(float) * (size_t)(stride * n), 4);
     memset(scores, 0xFF, sizeof(float) * SIB_ATTN_CHUNK * (size_t)n);
-    for (int i = 0; i < n; i++) k->pack_query[x->f32](packed + q_bytes * (size_t)i, x->q + (from + i) * x->s.k_dim, x->s.k_dim);
+    for (int i = 0; i < n; i++)
+        k->pack_query[x->f32](packed + q_bytes * (size_t)i, x->q + (from + i) * x->s.k_dim, x->s.k_dim);
     sib_attn_tile t = {n, x->s.k_dim, x->s.v_dim, x->scale, packed, x->lo + from, x->hi + from};
     k->chunk[x->f32](&t, x->first, x->heads, scores, part);
     return part;
@@ -112,7 +111,8 @@ static void check_query(kc *c, const chunk_case *x, int q, const float *part)
         if (s[j] > m) m = s[j];
     }
     if (m == -INFINITY) {
-        if (part[v_pad] != -INFINITY || part[v_pad + 1] != 0) kc_fail(c, "query %d sees nothing but m = %g, l = %g", q, (double)part[v_pad], (double)part[v_pad + 1]);
+        if (part[v_pad] != -INFINITY || part[v_pad + 1] != 0)
+            kc_fail(c, "query %d sees nothing but m = %g, l = %g", q, (double)part[v_pad], (double)part[v_pad + 1]);
         for (int i = 0; i < v_pad; i++)
             if (part[i] != 0) kc_fail(c, "query %d sees nothing but acc[%d] = %g", q, i, (double)part[i]);
         return;
@@ -139,82 +139,92 @@ static void check_chunk(kc *c, const sib_attention_kernels *var)
 {
     static const int counts[] = {1, 2, 3, 5, 8, 13, 32};
     for (int f32 = 0; f32 < 2; f32++)
-        for (size_t i = 0; i < SIB_COUNT(shapes); i++) for (size_t g = 0; g < SIB_COUNT(regimes); g++)
-            for (int kind = 0; kind < 7; kind++) {
-                chunk_case x = {.s = shapes[i], .f32 = f32 != 0, .n_q = counts[(size_t)(kind + (int)i + (int)g) % SIB_COUNT(counts)]};
-                if ((kind + (int)i + (int)g) % 3 && x.s.k_dim > 128) continue; /* the large ones are slow in double */
-                if (!kc_begin(c, "chunk %s %d/%d n_q=%d ranges %d %s", f32 ? "f32" : "bf16", x.s.k_dim, x.s.v_dim, x.n_q, kind,
-                              kc_regime_name(regimes[g])))
-                    continue;
-                make_case(c, &x, regimes[g], kind);
-                int stride = sib_attn_part_stride(x.s.v_dim), used = sib_attn_v_pad(x.s.v_dim) + 2;
-                const float *part = run(c, var, &x, 0, x.n_q);
-                for (int q = 0; q < x.n_q; q++) {
-                    if (q < 5 || q % 5 == 0) check_query(c, &x, q, part + q * stride);
-                    kc_exact(c, "query alone", run(c, var, &x, q, 1), part + q * stride, (size_t)used, sizeof *part);
+        for (size_t i = 0; i < SIB_COUNT(shapes); i++)
+            for (size_t g = 0; g < SIB_COUNT(regimes); g++)
+                for (int kind = 0; kind < N_RANGES; kind++) {
+                    chunk_case x = {.s = shapes[i],
+                                    .f32 = f32 != 0,
+                                    .n_q = counts[(size_t)(kind + (int)i + (int)g) % SIB_COUNT(counts)]};
+                    if ((kind + (int)i + (int)g) % 3 && x.s.k_dim > 128)
+                        continue; /* the large ones are slow in double */
+                    if (!kc_begin(c, "chunk %s %d/%d n_q=%d ranges %d %s", f32 ? "f32" : "bf16", x.s.k_dim, x.s.v_dim,
+                                  x.n_q, kind, kc_regime_name(regimes[g])))
+                        continue;
+                    make_case(c, &x, regimes[g], kind);
+                    int stride = sib_attn_part_stride(x.s.v_dim), used = sib_attn_v_pad(x.s.v_dim) + 2;
+                    const float *part = run(c, var, &x, 0, x.n_q);
+                    for (int q = 0; q < x.n_q; q++) {
+                        if (q < 5 || q % 5 == 0) check_query(c, &x, q, part + q * stride);
+                        kc_exact(c, "query alone", run(c, var, &x, q, 1), part + q * stride, (size_t)used,
+                                 sizeof *part);
+                    }
                 }
-            }
 }
 
 /* NaN and infinity in keys or values that one query sees leave the bits of another, which does not, alone. */
 static void check_poison(kc *c, const sib_attention_kernels *var)
 {
-    for (int f32 = 0; f32 < 2; f32++) for (int n = 2; n <= 9; n++) {
-        if (!kc_begin(c, "chunk %s poison n_q=%d", f32 ? "f32" : "bf16", n)) continue;
-        chunk_case x = {.s = {64, 64}, .f32 = f32 != 0, .n_q = n};
-        make_case(c, &x, KC_UNIT, 0); /* causal: query i sees keys below 100 + i */
-        int stride = sib_attn_part_stride(64);
-        const float *clean = run(c, var, &x, 0, n);
-        size_t bytes = sib_attn_head_bytes(x.f32, 64, 64);
-        for (int i = 0; i < 64; i++) x.v[i] = i % 2 ? NAN : INFINITY;
-        sib_attn_store(x.f32, (char *)x.pages + bytes, 64, 64, (100 + n - 2) % SIB_ATTN_PAGE, x.k, x.v);
-        const float *part = run(c, var, &x, 0, n);
-        kc_exact(c, "rows that do not see it", part, clean, (size_t)(stride * (n - 1)), sizeof *part);
-        if (!isnan(part[(n - 1) * stride + 1])) kc_fail(c, "the row that sees it has no NaN");
-    }
+    for (int f32 = 0; f32 < 2; f32++)
+        for (int n = 2; n <= 9; n++) {
+            if (!kc_begin(c, "chunk %s poison n_q=%d", f32 ? "f32" : "bf16", n)) continue;
+            chunk_case x = {.s = {64, 64}, .f32 = f32 != 0, .n_q = n};
+            make_case(c, &x, KC_UNIT, 0); /* causal: query i sees keys below 100 + i */
+            int stride = sib_attn_part_stride(64);
+            const float *clean = run(c, var, &x, 0, n);
+            size_t bytes = sib_attn_head_bytes(x.f32, 64, 64);
+            for (int i = 0; i < 64; i++) x.v[i] = i % 2 ? NAN : INFINITY;
+            sib_attn_store(x.f32, (char *)x.pages + bytes, 64, 64, (100 + n - 2) % SIB_ATTN_PAGE, x.k, x.v);
+            const float *part = run(c, var, &x, 0, n);
+            kc_exact(c, "rows that do not see it", part, clean, (size_t)(stride * (n - 1)), sizeof *part);
+            if (!isnan(part[(n - 1) * stride + 1])) kc_fail(c, "the row that sees it has no NaN");
+        }
 }
 
 static void check_merge(kc *c, const sib_attention_kernels *ref, const sib_attention_kernels *var)
 {
-    for (size_t i = 0; i < SIB_COUNT(shapes); i++) for (int kind = 0; kind < 4; kind++) {
-        int v_dim = shapes[i].v_dim, v_pad = sib_attn_v_pad(v_dim), stride = sib_attn_part_stride(v_dim);
-        if (!kc_begin(c, "merge v_dim=%d kind %d", v_dim, kind)) continue;
-        float *a = kc_floats(c, (size_t)stride, KC_REAL), *b = kc_floats(c, (size_t)stride, KC_REAL);
-        float *a2 = kc_floats(c, (size_t)stride, KC_UNIT);
-        a[v_pad] = (float)(10 * kc_uniform(c));
-        b[v_pad] = kind == 3 ? a[v_pad] - 200 : (float)(10 * kc_uniform(c));
-        a[v_pad + 1] = kind == 1 ? 0.0f : 1 + (float)kc_uniform(c);
-        b[v_pad + 1] = kind == 2 ? 0.0f : 1 + (float)kc_uniform(c);
-        memcpy(a2, a, (size_t)stride * sizeof *a);
-        float *want = kc_floats(c, (size_t)v_dim, KC_UNIT), *got = kc_floats(c, (size_t)v_dim, KC_UNIT);
-        ref->merge(a, b, v_dim);
-        var->merge(a2, b, v_dim);
-        kc_exact(c, "merge", a2, a, (size_t)(v_pad + 2), sizeof *a);
-        if (kind == 1) kc_exact(c, "empty state", a, b, (size_t)(v_pad + 2), sizeof *a);
-        ref->finish(want, a, v_dim);
-        var->finish(got, a2, v_dim);
-        kc_exact(c, "finish", got, want, (size_t)v_dim, sizeof *got);
-    }
+    for (size_t i = 0; i < SIB_COUNT(shapes); i++)
+        for (int kind = 0; kind < 4; kind++) {
+            int v_dim = shapes[i].v_dim, v_pad = sib_attn_v_pad(v_dim), stride = sib_attn_part_stride(v_dim);
+            if (!kc_begin(c, "merge v_dim=%d kind %d", v_dim, kind)) continue;
+            float *a = kc_floats(c, (size_t)stride, KC_REAL), *b = kc_floats(c, (size_t)stride, KC_REAL);
+            float *a2 = kc_floats(c, (size_t)stride, KC_UNIT);
+            a[v_pad] = (float)(10 * kc_uniform(c));
+            b[v_pad] = kind == 3 ? a[v_pad] - 200 : (float)(10 * kc_uniform(c));
+            a[v_pad + 1] = kind == 1 ? 0.0f : 1 + (float)kc_uniform(c);
+            b[v_pad + 1] = kind == 2 ? 0.0f : 1 + (float)kc_uniform(c);
+            memcpy(a2, a, (size_t)stride * sizeof *a);
+            float *want = kc_floats(c, (size_t)v_dim, KC_UNIT), *got = kc_floats(c, (size_t)v_dim, KC_UNIT);
+            ref->merge(a, b, v_dim);
+            var->merge(a2, b, v_dim);
+            kc_exact(c, "merge", a2, a, (size_t)(v_pad + 2), sizeof *a);
+            if (kind == 1) kc_exact(c, "empty state", a, b, (size_t)(v_pad + 2), sizeof *a);
+            ref->finish(want, a, v_dim);
+            var->finish(got, a2, v_dim);
+            kc_exact(c, "finish", got, want, (size_t)v_dim, sizeof *got);
+        }
 }
 
 static void check_store(kc *c)
 {
-    for (int f32 = 0; f32 < 2; f32++) for (size_t i = 0; i < SIB_COUNT(shapes); i++) {
-        shape s = shapes[i];
-        if (!kc_begin(c, "store %s %d/%d", f32 ? "f32" : "bf16", s.k_dim, s.v_dim)) continue;
-        size_t bytes = sib_attn_head_bytes(f32 != 0, s.k_dim, s.v_dim);
-        void *head = kc_alloc(c, bytes, 64);
-        float *k = kc_floats(c, (size_t)(64 * s.k_dim), KC_REAL), *v = kc_floats(c, (size_t)(64 * s.v_dim), KC_REAL);
-        float *k2 = kc_floats(c, (size_t)s.k_dim, KC_UNIT), *v2 = kc_floats(c, (size_t)s.v_dim, KC_UNIT);
-        for (int p = 63; p >= 0; p--) sib_attn_store(f32 != 0, head, s.k_dim, s.v_dim, p, k + p * s.k_dim, v + p * s.v_dim);
-        for (int p = 0; p < 64; p++) {
-            sib_attn_load(f32 != 0, head, s.k_dim, s.v_dim, p, k2, v2);
-            for (int d = 0; d < s.k_dim && !f32; d++) k[p * s.k_dim + d] = sib_round_bf16(k[p * s.k_dim + d]);
-            for (int d = 0; d < s.v_dim && !f32; d++) v[p * s.v_dim + d] = sib_round_bf16(v[p * s.v_dim + d]);
-            kc_exact(c, "k", k2, k + p * s.k_dim, (size_t)s.k_dim, sizeof *k);
-            kc_exact(c, "v", v2, v + p * s.v_dim, (size_t)s.v_dim, sizeof *v);
+    for (int f32 = 0; f32 < 2; f32++)
+        for (size_t i = 0; i < SIB_COUNT(shapes); i++) {
+            shape s = shapes[i];
+            if (!kc_begin(c, "store %s %d/%d", f32 ? "f32" : "bf16", s.k_dim, s.v_dim)) continue;
+            size_t bytes = sib_attn_head_bytes(f32 != 0, s.k_dim, s.v_dim);
+            void *head = kc_alloc(c, bytes, 64);
+            float *k = kc_floats(c, (size_t)(64 * s.k_dim), KC_REAL),
+                  *v = kc_floats(c, (size_t)(64 * s.v_dim), KC_REAL);
+            float *k2 = kc_floats(c, (size_t)s.k_dim, KC_UNIT), *v2 = kc_floats(c, (size_t)s.v_dim, KC_UNIT);
+            for (int p = 63; p >= 0; p--)
+                sib_attn_store(f32 != 0, head, s.k_dim, s.v_dim, p, k + p * s.k_dim, v + p * s.v_dim);
+            for (int p = 0; p < 64; p++) {
+                sib_attn_load(f32 != 0, head, s.k_dim, s.v_dim, p, k2, v2);
+                for (int d = 0; d < s.k_dim && !f32; d++) k[p * s.k_dim + d] = sib_round_bf16(k[p * s.k_dim + d]);
+                for (int d = 0; d < s.v_dim && !f32; d++) v[p * s.v_dim + d] = sib_round_bf16(v[p * s.v_dim + d]);
+                kc_exact(c, "k", k2, k + p * s.k_dim, (size_t)s.k_dim, sizeof *k);
+                kc_exact(c, "v", v2, v + p * s.v_dim, (size_t)s.v_dim, sizeof *v);
+            }
         }
-    }
 }
 
 static void check(kc *c, const sib_kernels *ref, const sib_kernels *var)
@@ -222,6 +232,14 @@ static void check(kc *c, const sib_kernels *ref, const sib_kernels *var)
     check_store(c);
     check_chunk(c, &var->attention);
     check_poison(c, &var->attention);
+#if defined(__x86_64__)
+    if (c->isa == SIB_ISA_AVX512VNNI) { /* whether or not this processor's maker has it chosen */
+        sib_attention_kernels dot = var->attention;
+        sib_attention_bf16_dot(&dot);
+        check_chunk(c, &dot);
+        check_poison(c, &dot);
+    }
+#endif
     check_merge(c, &ref->attention, &var->attention);
 }
 

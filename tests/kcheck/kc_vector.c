@@ -40,7 +40,8 @@ static void same(kc *c, const char *what, const float *got, const float *want, s
 /* ---- elementwise ------------------------------------------------------------------------ */
 
 enum { ADD, MUL, SCALE, CLAMP, SOFTCAP, GELU, SILU, N_ELEMENTWISE };
-static const char *const elementwise_names[N_ELEMENTWISE] = {"add", "mul", "scale", "clamp", "softcap", "gelu_tanh", "silu"};
+static const char *const elementwise_names[N_ELEMENTWISE] = {"add",     "mul",       "scale", "clamp",
+                                                             "softcap", "gelu_tanh", "silu"};
 
 static void elementwise(const sib_vector_kernels *k, int op, float *y, const float *a, const float *b, size_t n)
 {
@@ -77,7 +78,8 @@ static void check_element(kc *c, int op, size_t i, float got, double a, double b
 static void check_elementwise(kc *c, const sib_vector_kernels *ref, const sib_vector_kernels *var)
 {
     for (int op = 0; op < N_ELEMENTWISE; op++) {
-        FOR_SIZES(n) for (kc_regime g = 0; g < KC_N_REGIMES; g++) {
+        FOR_SIZES(n) for (kc_regime g = 0; g < KC_N_REGIMES; g++)
+        {
             if (!kc_begin(c, "%s n=%zu %s", elementwise_names[op], n, kc_regime_name(g))) continue;
             const float *a = kc_floats(c, n, g), *b = kc_floats(c, n, g);
             float *want = room(c, n), *got = room(c, n), *in_a = copy_of(c, a, n), *in_b = copy_of(c, b, n);
@@ -122,7 +124,8 @@ static void check_functions(kc *c)
 
 static void check_norms(kc *c, const sib_vector_kernels *ref, const sib_vector_kernels *var)
 {
-    FOR_SIZES(n) for (kc_regime g = 0; g < KC_N_REGIMES; g++) for (int with = 0; with < 2; with++) {
+    FOR_SIZES(n) for (kc_regime g = 0; g < KC_N_REGIMES; g++) for (int with = 0; with < 2; with++)
+    {
         if (!kc_begin(c, "norms n=%zu %s%s", n, kc_regime_name(g), with ? " weights" : "")) continue;
         const float *x = kc_floats(c, n, g), *h0 = kc_floats(c, n, KC_REAL);
         const float *w = with ? kc_floats(c, n, KC_UNIT) : NULL, *b = with ? kc_floats(c, n, KC_UNIT) : NULL;
@@ -173,29 +176,31 @@ static void check_rotate(kc *c, const sib_vector_kernels *ref, const sib_vector_
 {
     static const struct {
         int pairs, distance, n;
-    } shapes[] = {{1, 1, 2}, {4, 8, 16}, {32, 32, 64}, {36, 36, 72}, {64, 256, 512}, {128, 128, 256}, {13, 40, 60}, {32, 0, 64}, {3, 0, 8}};
-    for (size_t s = 0; s < SIB_COUNT(shapes); s++) for (kc_regime g = 0; g < KC_N_REGIMES; g++) {
-        int pairs = shapes[s].pairs, distance = shapes[s].distance;
-        if (!kc_begin(c, "rotate pairs=%d distance=%d %s", pairs, distance, kc_regime_name(g))) continue;
-        size_t n = (size_t)shapes[s].n;
-        float *x = kc_floats(c, n, g), *want = copy_of(c, x, n), *got = copy_of(c, x, n);
-        float *cs = room(c, (size_t)pairs * 2), *freq = kc_floats(c, (size_t)pairs, KC_UNIT);
-        int32_t pos = kc_below(c, 300000);
-        var->rope_angles(cs, freq, pairs, pos);
-        for (int i = 0; i < pairs; i++) {
-            kc_ulp(c, "cos", (size_t)i, cs[2 * i], cos((float)pos * freq[i]), 1);
-            kc_ulp(c, "sin", (size_t)i, cs[2 * i + 1], sin((float)pos * freq[i]), 1);
+    } shapes[] = {{1, 1, 2},       {4, 8, 16},   {32, 32, 64}, {36, 36, 72}, {64, 256, 512},
+                  {128, 128, 256}, {13, 40, 60}, {32, 0, 64},  {3, 0, 8}};
+    for (size_t s = 0; s < SIB_COUNT(shapes); s++)
+        for (kc_regime g = 0; g < KC_N_REGIMES; g++) {
+            int pairs = shapes[s].pairs, distance = shapes[s].distance;
+            if (!kc_begin(c, "rotate pairs=%d distance=%d %s", pairs, distance, kc_regime_name(g))) continue;
+            size_t n = (size_t)shapes[s].n;
+            float *x = kc_floats(c, n, g), *want = copy_of(c, x, n), *got = copy_of(c, x, n);
+            float *cs = room(c, (size_t)pairs * 2), *freq = kc_floats(c, (size_t)pairs, KC_UNIT);
+            int32_t pos = kc_below(c, 300000);
+            var->rope_angles(cs, freq, pairs, pos);
+            for (int i = 0; i < pairs; i++) {
+                kc_ulp(c, "cos", (size_t)i, cs[2 * i], cos((float)pos * freq[i]), 1);
+                kc_ulp(c, "sin", (size_t)i, cs[2 * i + 1], sin((float)pos * freq[i]), 1);
+            }
+            ref->rotate(want, cs, pairs, distance);
+            var->rotate(got, cs, pairs, distance);
+            same(c, "rotate", got, want, n);
+            for (int i = 0; i < pairs; i++) {
+                size_t a = (size_t)(distance ? i : 2 * i), b = a + (size_t)(distance ? distance : 1);
+                double co = cs[2 * i], si = cs[2 * i + 1];
+                kc_order(c, "a", a, want[a], x[a] * co - x[b] * si, fabs(x[a] * co) + fabs(x[b] * si), 3, 0x1p-149);
+                kc_order(c, "b", b, want[b], x[b] * co + x[a] * si, fabs(x[b] * co) + fabs(x[a] * si), 3, 0x1p-149);
+            }
         }
-        ref->rotate(want, cs, pairs, distance);
-        var->rotate(got, cs, pairs, distance);
-        same(c, "rotate", got, want, n);
-        for (int i = 0; i < pairs; i++) {
-            size_t a = (size_t)(distance ? i : 2 * i), b = a + (size_t)(distance ? distance : 1);
-            double co = cs[2 * i], si = cs[2 * i + 1];
-            kc_order(c, "a", a, want[a], x[a] * co - x[b] * si, fabs(x[a] * co) + fabs(x[b] * si), 3, 0x1p-149);
-            kc_order(c, "b", b, want[b], x[b] * co + x[a] * si, fabs(x[b] * co) + fabs(x[a] * si), 3, 0x1p-149);
-        }
-    }
 }
 
 /* Whether expert i comes before j: larger score, numbers before NaN, lower index. */
@@ -210,39 +215,41 @@ static void check_route(kc *c, const sib_vector_kernels *var)
     static const struct {
         int n, k;
     } shapes[] = {{1, 1}, {4, 2}, {8, 8}, {64, 8}, {128, 8}, {256, 8}, {5, 3}};
-    for (size_t s = 0; s < SIB_COUNT(shapes); s++) for (int variant = 0; variant < 6; variant++) {
-        int n = shapes[s].n, k = shapes[s].k;
-        if (!kc_begin(c, "moe_route n=%d k=%d variant %d", n, k, variant)) continue;
-        float *x = kc_floats(c, (size_t)n, KC_REAL), *per = variant & 1 ? kc_floats(c, (size_t)n, KC_UNIT) : NULL;
-        for (int i = 0; i < n; i++) { /* many equal values; NaN and infinities */
-            if (variant >= 2) x[i] = (float)(kc_below(c, 3) - 1);
-            if (variant >= 4 && kc_below(c, 3) == 0) x[i] = kc_below(c, 2) ? NAN : -INFINITY;
-        }
-        int32_t *idx = kc_alloc(c, (size_t)k * sizeof *idx, sizeof *idx);
-        float *weight = room(c, (size_t)k);
-        var->moe_route(idx, weight, x, per, n, k);
-        bool clean = true;
-        double sum = 0;
-        for (int j = 0; j < k; j++) {
-            int rank = 0;
-            if (idx[j] < 0 || idx[j] >= n) {
-                kc_fail(c, "idx[%d] = %d", j, idx[j]);
-                return;
+    for (size_t s = 0; s < SIB_COUNT(shapes); s++)
+        for (int variant = 0; variant < 6; variant++) {
+            int n = shapes[s].n, k = shapes[s].k;
+            if (!kc_begin(c, "moe_route n=%d k=%d variant %d", n, k, variant)) continue;
+            float *x = kc_floats(c, (size_t)n, KC_REAL), *per = variant & 1 ? kc_floats(c, (size_t)n, KC_UNIT) : NULL;
+            for (int i = 0; i < n; i++) { /* many equal values; NaN and infinities */
+                if (variant >= 2) x[i] = (float)(kc_below(c, 3) - 1);
+                if (variant >= 4 && kc_below(c, 3) == 0) x[i] = kc_below(c, 2) ? NAN : -INFINITY;
             }
-            for (int i = 0; i < n; i++) rank += before(x, i, idx[j]);
-            if (rank != j) kc_fail(c, "place %d holds expert %d of rank %d", j, idx[j], rank);
-            clean = clean && isfinite(x[idx[j]]);
-            sum += exp((double)x[idx[j]] - (double)x[idx[0]]);
+            int32_t *idx = kc_alloc(c, (size_t)k * sizeof *idx, sizeof *idx);
+            float *weight = room(c, (size_t)k);
+            var->moe_route(idx, weight, x, per, n, k);
+            bool clean = true;
+            double sum = 0;
+            for (int j = 0; j < k; j++) {
+                int rank = 0;
+                if (idx[j] < 0 || idx[j] >= n) {
+                    kc_fail(c, "idx[%d] = %d", j, idx[j]);
+                    return;
+                }
+                for (int i = 0; i < n; i++) rank += before(x, i, idx[j]);
+                if (rank != j) kc_fail(c, "place %d holds expert %d of rank %d", j, idx[j], rank);
+                clean = clean && isfinite(x[idx[j]]);
+                sum += exp((double)x[idx[j]] - (double)x[idx[0]]);
+            }
+            for (int j = 0; j < k && clean; j++)
+                kc_ulp(c, "weight", (size_t)j, weight[j],
+                       exp((double)x[idx[j]] - (double)x[idx[0]]) / sum * (per ? (double)per[idx[j]] : 1), 16);
         }
-        for (int j = 0; j < k && clean; j++)
-            kc_ulp(c, "weight", (size_t)j, weight[j],
-                   exp((double)x[idx[j]] - (double)x[idx[0]]) / sum * (per ? (double)per[idx[j]] : 1), 16);
-    }
 }
 
 static void check_argmax(kc *c, const sib_vector_kernels *var)
 {
-    FOR_SIZES(n) for (int variant = 0; variant < 6; variant++) {
+    FOR_SIZES(n) for (int variant = 0; variant < 6; variant++)
+    {
         if (!kc_begin(c, "argmax n=%zu variant %d", n, variant)) continue;
         float *x = kc_floats(c, n, KC_UNIT);
         for (size_t i = 0; i < n; i++) {
@@ -307,7 +314,8 @@ static void bench(kc *c, const sib_kernels *ref, const sib_kernels *var)
     (void)ref;
     if (!kc_begin(c, "bench")) return;
     size_t n = 8192;
-    timed t = {.k = &var->vector, .y = room(c, n), .a = kc_floats(c, n, KC_UNIT), .b = kc_floats(c, n, KC_UNIT), .n = n};
+    timed t = {
+        .k = &var->vector, .y = room(c, n), .a = kc_floats(c, n, KC_UNIT), .b = kc_floats(c, n, KC_UNIT), .n = n};
     for (t.op = 0; t.op < N_ELEMENTWISE; t.op++)
         kc_time(c, elementwise_names[t.op], run_elementwise, &t, (double)n * 12, (double)n);
     kc_time(c, "rms_norm 8192", run_rms_norm, &t, (double)n * 12, (double)n);

@@ -86,8 +86,9 @@ static void shards_with_an_index(void **state)
     assert_int_equal(fixture_warnings, 1);
     assert_non_null(strstr(fixture_log, "1 tensors are not in the index"));
 
-    fixture_text("shards/model.safetensors.index.json", INDEX("\"a\":\"model-00001-of-00002.safetensors\",\"b\":\"model-00001-of-00002.safetensors\","
-                                                               "\"no1\":\"model-00002-of-00002.safetensors\",\"c\":\"model-00002-of-00002.safetensors\""));
+    fixture_text("shards/model.safetensors.index.json",
+                 INDEX("\"a\":\"model-00001-of-00002.safetensors\",\"b\":\"model-00001-of-00002.safetensors\","
+                       "\"no1\":\"model-00002-of-00002.safetensors\",\"c\":\"model-00002-of-00002.safetensors\""));
     assert_int_equal(open_and_close(dir, NULL), SIB_EFORMAT);
     assert_non_null(strstr(err.message, "no1"));
 }
@@ -108,23 +109,26 @@ static void bad_indexes(void **state)
         {INDEX("\"a\":\"..\""), SIB_EFORMAT, "plain name"},
         {INDEX("\"a\":\"model.bin\""), SIB_EFORMAT, "plain name"},
         {INDEX("\"a\":3"), SIB_EFORMAT, "tensor a"},
-        {INDEX("\"a\":\"gone1.safetensors\",\"b\":\"model.safetensors\",\"c\":\"gone2.safetensors\",\"d\":\"gone1.safetensors\""), SIB_EIO,
-         "2 weight files are missing (incomplete download?): gone1.safetensors, gone2.safetensors"},
+        {INDEX("\"a\":\"gone1.safetensors\",\"b\":\"model.safetensors\",\"c\":\"gone2.safetensors\",\"d\":\"gone1."
+               "safetensors\""),
+         SIB_EIO, "2 weight files are missing (incomplete download?): gone1.safetensors, gone2.safetensors"},
         {INDEX(""), SIB_EFORMAT, "weight_map"},
         {"{\"weight_map\":[]}", SIB_EFORMAT, "weight_map"},
         {"[]", SIB_EFORMAT, "weight_map"},
         {"{", SIB_EFORMAT, "invalid JSON"},
         {INDEX("\"a\":\"model.safetensors\",\"a\":\"model.safetensors\""), SIB_EFORMAT, "duplicate"},
-        {INDEX("\"x1\":\"model.safetensors\",\"x2\":\"model.safetensors\",\"x3\":\"model.safetensors\",\"x4\":\"model.safetensors\","
-               "\"x5\":\"model.safetensors\",\"x6\":\"model.safetensors\",\"x7\":\"model.safetensors\""), SIB_EFORMAT,
-         "7 tensors of the index are not in their files: x1, x2, x3, x4, x5, ..."},
+        {INDEX("\"x1\":\"model.safetensors\",\"x2\":\"model.safetensors\",\"x3\":\"model.safetensors\",\"x4\":\"model."
+               "safetensors\","
+               "\"x5\":\"model.safetensors\",\"x6\":\"model.safetensors\",\"x7\":\"model.safetensors\""),
+         SIB_EFORMAT, "7 tensors of the index are not in their files: x1, x2, x3, x4, x5, ..."},
     };
     const char *dir = new_dir("bad");
     write_tensors("bad/model.safetensors", "a b");
     for (size_t i = 0; i < SIB_COUNT(rows); i++) {
         fixture_text("bad/model.safetensors.index.json", rows[i].index);
         sib_status s = open_and_close(dir, NULL);
-        if (s != rows[i].status || !strstr(err.message, rows[i].says)) fail_msg("row %zu: %s: %s", i, sib_status_name(s), err.message);
+        if (s != rows[i].status || !strstr(err.message, rows[i].says))
+            fail_msg("row %zu: %s: %s", i, sib_status_name(s), err.message);
     }
 }
 
@@ -180,7 +184,8 @@ static void configs(void **state)
     assert_int_equal(unlink(fixture_path("config/config.json")), 0);
     assert_int_equal(open_and_close(dir, NULL), SIB_EIO);
     fixture_text("config/dspark.json", "{\"gamma\":7}");
-    assert_int_equal(sib_checkpoint_open(&c, dir, &(sib_checkpoint_options){.config_file = "dspark.json"}, &err), SIB_OK);
+    assert_int_equal(sib_checkpoint_open(&c, dir, &(sib_checkpoint_options){.config_file = "dspark.json"}, &err),
+                     SIB_OK);
     assert_int_equal(json_integer_value(json_object_get(sib_checkpoint_config(c), "gamma")), 7);
     assert_string_equal(sib_checkpoint_type(c), "");
     assert_ptr_equal(sib_checkpoint_text_config(c), sib_checkpoint_config(c));
@@ -212,8 +217,10 @@ static void marks_and_report(void **state)
     assert_string_equal(reason, "audio is not supported");
     json_t *report = sib_checkpoint_report(c);
     char *text = json_dumps(report, JSON_COMPACT);
-    assert_string_equal(text, "{\"used\":2,\"ignored\":[{\"reason\":\"audio is not supported\",\"count\":1,\"first\":\"audio.a\"},"
-                              "{\"reason\":\"computed\",\"count\":1,\"first\":\"x.rotary_emb.inv\"}],\"unexpected\":[\"left\"],\"missing\":[\"wanted\"]}");
+    assert_string_equal(
+        text, "{\"used\":2,\"ignored\":[{\"reason\":\"audio is not supported\",\"count\":1,\"first\":\"audio.a\"},"
+              "{\"reason\":\"computed\",\"count\":1,\"first\":\"x.rotary_emb.inv\"}],\"unexpected\":[\"left\"],"
+              "\"missing\":[\"wanted\"]}");
     free(text);
     json_decref(report);
     assert_true(sib_checkpoint_once(c, SIB_ONCE_QUANTIZATION_DIFFERS));
@@ -229,8 +236,9 @@ static void patterns(void **state)
         const char *pattern;
         bool hit;
     } rows[] = {
-        {"a.b.c", true}, {"a.*", true}, {"*.c", true}, {"*", true}, {"a*b*c", true}, {"**", true}, {"a.b.c*", true}, {"*a.b.c*", true},
-        {"", false}, {"a.b", false}, {"b*", false}, {"*b", false}, {"a.b.c.d", false}, {"*d*", false}, {"a*c*b", false},
+        {"a.b.c", true}, {"a.*", true},    {"*.c", true},      {"*", true},    {"a*b*c", true},
+        {"**", true},    {"a.b.c*", true}, {"*a.b.c*", true},  {"", false},    {"a.b", false},
+        {"b*", false},   {"*b", false},    {"a.b.c.d", false}, {"*d*", false}, {"a*c*b", false},
     };
     const char *dir = new_dir("glob");
     write_tensors("glob/model.safetensors", "a.b.c");
@@ -238,7 +246,8 @@ static void patterns(void **state)
         sib_checkpoint *c;
         assert_int_equal(sib_checkpoint_open(&c, dir, NULL, &err), SIB_OK);
         sib_checkpoint_ignore(c, rows[i].pattern, "r");
-        if ((sib_checkpoint_fate(c, 0, NULL) == SIB_TENSOR_IGNORED) != rows[i].hit) fail_msg("pattern %s", rows[i].pattern);
+        if ((sib_checkpoint_fate(c, 0, NULL) == SIB_TENSOR_IGNORED) != rows[i].hit)
+            fail_msg("pattern %s", rows[i].pattern);
         sib_checkpoint_free(c);
     }
 }
@@ -263,8 +272,10 @@ static void hub_cache(void **state)
     fixture_text("hub/models--org--name/refs/gone", "ffffffffffffffffffffffffffffffffffffffff");
     fixture_text("hub/models--org--name/blobs/aa", "{\"model_type\":\"cached\"}");
     write_tensors("hub/models--org--name/blobs/bb", "a");
-    assert_int_equal(symlink("../../blobs/aa", fixture_path("hub/models--org--name/snapshots/" COMMIT "/config.json")), 0);
-    assert_int_equal(symlink("../../blobs/bb", fixture_path("hub/models--org--name/snapshots/" COMMIT "/model.safetensors")), 0);
+    assert_int_equal(symlink("../../blobs/aa", fixture_path("hub/models--org--name/snapshots/" COMMIT "/config.json")),
+                     0);
+    assert_int_equal(
+        symlink("../../blobs/bb", fixture_path("hub/models--org--name/snapshots/" COMMIT "/model.safetensors")), 0);
 
     assert_int_equal(sib_checkpoint_open(&c, "org/name", &o, &err), SIB_OK);
     assert_string_equal(sib_checkpoint_type(c), "cached");
@@ -285,10 +296,10 @@ static void hub_cache(void **state)
         const char *place;
         sib_status status;
     } rows[] = {
-        {"org/other", SIB_EARG},        {"org/name@v1", SIB_EFORMAT},    {"org/name@gone", SIB_EIO},
-        {"org/name@absent", SIB_EIO},   {"org/../name", SIB_EARG},       {"../hub", SIB_EARG},
-        {"org/name@../main", SIB_EARG}, {"/no/such/folder", SIB_EARG},   {"", SIB_EARG},
-        {"org/name@", SIB_EARG},        {"org/name/third", SIB_EARG},    {"org/na me", SIB_EARG},
+        {"org/other", SIB_EARG},        {"org/name@v1", SIB_EFORMAT},  {"org/name@gone", SIB_EIO},
+        {"org/name@absent", SIB_EIO},   {"org/../name", SIB_EARG},     {"../hub", SIB_EARG},
+        {"org/name@../main", SIB_EARG}, {"/no/such/folder", SIB_EARG}, {"", SIB_EARG},
+        {"org/name@", SIB_EARG},        {"org/name/third", SIB_EARG},  {"org/na me", SIB_EARG},
     };
     for (size_t i = 0; i < SIB_COUNT(rows); i++) {
         sib_status s = sib_checkpoint_resolve(&dir, rows[i].place, root, &err);

@@ -38,8 +38,15 @@ typedef struct text {
 
 static text new_text(sib_kv_geom g, int n_heads, int n)
 {
-    text t = {g, n_heads, n, 0.3f, randoms((size_t)(n * n_heads * g.k_dim)), randoms((size_t)(n * g.n_kv_heads * g.k_dim)),
-              randoms((size_t)(n * g.n_kv_heads * g.v_dim)), calloc((size_t)n, 4), calloc((size_t)n, 4)};
+    text t = {g,
+              n_heads,
+              n,
+              0.3f,
+              randoms((size_t)(n * n_heads * g.k_dim)),
+              randoms((size_t)(n * g.n_kv_heads * g.k_dim)),
+              randoms((size_t)(n * g.n_kv_heads * g.v_dim)),
+              calloc((size_t)n, 4),
+              calloc((size_t)n, 4)};
     for (int i = 0; i < n; i++) t.hi[i] = i + 1;
     return t;
 }
@@ -85,7 +92,8 @@ static void free_cache(cache *c)
 static void step(cache *c, const text *t, int from, int n, float *out)
 {
     sib_span s = {{c->pages, c->n_pages}, 0, n, from};
-    c->d->ops->kv_append(c->d, &t->g, &s, 1, t->k + from * t->g.n_kv_heads * t->g.k_dim, t->v + from * t->g.n_kv_heads * t->g.v_dim);
+    c->d->ops->kv_append(c->d, &t->g, &s, 1, t->k + from * t->g.n_kv_heads * t->g.k_dim,
+                         t->v + from * t->g.n_kv_heads * t->g.v_dim);
     sib_attend a = {&s, 1, n, t->g, t->n_heads, t->scale, t->lo + from, t->hi + from};
     c->d->ops->attend(c->d, out, t->q + from * t->n_heads * t->g.k_dim, &a);
 }
@@ -128,7 +136,8 @@ static void assert_exact(const text *t, sib_numerics mode, int row, const float 
         for (int j = t->lo[row]; j < t->hi[row]; j++) {
             double dot = 0, magnitude = 0;
             for (int d = 0; d < g->k_dim; d++) {
-                double x = rounded(t->q[(row * t->n_heads + h) * g->k_dim + d], mode) * rounded(t->k[(j * g->n_kv_heads + kv) * g->k_dim + d], mode);
+                double x = rounded(t->q[(row * t->n_heads + h) * g->k_dim + d], mode) *
+                           rounded(t->k[(j * g->n_kv_heads + kv) * g->k_dim + d], mode);
                 dot += x;
                 magnitude += fabs(x);
             }
@@ -140,9 +149,11 @@ static void assert_exact(const text *t, sib_numerics mode, int row, const float 
         double allowed = expm1(2 * (g->k_dim + 2) * 0x1p-24 * (double)t->scale * abs_dot) + 300 * 0x1p-24;
         for (int i = 0; i < g->v_dim; i++) {
             double want = 0;
-            for (int j = t->lo[row]; j < t->hi[row]; j++) want += p[j] / sum * rounded(t->v[(j * g->n_kv_heads + kv) * g->v_dim + i], mode);
+            for (int j = t->lo[row]; j < t->hi[row]; j++)
+                want += p[j] / sum * rounded(t->v[(j * g->n_kv_heads + kv) * g->v_dim + i], mode);
             float got = out[h * g->v_dim + i];
-            if (!(fabs((double)got - want) <= allowed)) fail_msg("row %d head %d column %d: %.9g, exact %.9g", row, h, i, (double)got, want);
+            if (!(fabs((double)got - want) <= allowed))
+                fail_msg("row %d head %d column %d: %.9g, exact %.9g", row, h, i, (double)got, want);
         }
     }
     free(p);
@@ -152,7 +163,8 @@ static const struct {
     sib_kv_geom g;
     int n_heads, window;
 } shapes[] = {
-    {{1, 64, 64}, 8, 0}, {{2, 72, 72}, 2, 100}, {{4, 32, 32}, 8, 64}, {{1, 80, 96}, 1, 0}, {{1, 576, 512}, 40, 0}, {{2, 128, 128}, 12, 130},
+    {{1, 64, 64}, 8, 0}, {{2, 72, 72}, 2, 100},  {{4, 32, 32}, 8, 64},
+    {{1, 80, 96}, 1, 0}, {{1, 576, 512}, 40, 0}, {{2, 128, 128}, 12, 130},
 };
 
 static void all_ways_of_running_agree(void **state)
@@ -162,11 +174,13 @@ static void all_ways_of_running_agree(void **state)
         for (int m = 0; m < 2; m++) {
             sib_numerics mode = m ? SIB_NUM_BF16 : SIB_NUM_F32;
             text t = new_text(shapes[i].g, shapes[i].n_heads, shapes[i].g.k_dim > 200 ? 70 : 530);
-            for (int r = 0; r < t.n && shapes[i].window; r++) t.lo[r] = r >= shapes[i].window ? r - shapes[i].window + 1 : 0;
+            for (int r = 0; r < t.n && shapes[i].window; r++)
+                t.lo[r] = r >= shapes[i].window ? r - shapes[i].window + 1 : 0;
             size_t row = (size_t)(t.n_heads * t.g.v_dim), all = row * (size_t)t.n;
             int pages = (t.n + 63) / 64, ring = shapes[i].window ? (shapes[i].window + 99 + 63) / 64 + 1 : pages;
             float *decode = run(mode, 1, &t, 1, ring), *prefill = run(mode, 1, &t, t.n, pages);
-            float *two = run(mode, 2, &t, t.n, pages), *three = run(mode, 3, &t, 1, ring), *mixed = run(mode, 2, &t, 0, ring);
+            float *two = run(mode, 2, &t, t.n, pages), *three = run(mode, 3, &t, 1, ring),
+                  *mixed = run(mode, 2, &t, 0, ring);
             assert_same(prefill, decode, all);
             assert_same(two, decode, all);
             assert_same(three, decode, all);
@@ -225,7 +239,8 @@ static void spans_do_not_meet(void **state)
     cache c[N];
     int rows = 0, n_heads = 4;
     size_t row = (size_t)(n_heads * g.v_dim), q_row = (size_t)(n_heads * g.k_dim);
-    float *want = calloc(64, row * sizeof *want), *got = calloc(64, row * sizeof *got), *q = calloc(64, q_row * sizeof *q);
+    float *want = calloc(64, row * sizeof *want), *got = calloc(64, row * sizeof *got),
+          *q = calloc(64, q_row * sizeof *q);
     int32_t lo[64], hi[64];
     sib_span spans[N];
     for (int i = 0; i < N; i++) {
@@ -296,9 +311,11 @@ static void append_and_read(void **state)
         for (int h = 0; h < 3; h++)
             for (int p = 0; p < n; p++) {
                 for (int i = 0; i < 72; i++)
-                    assert_true((double)k[(h * n + p) * 72 + i] == rounded(t.k[((first + p) * 3 + h) * 72 + i], (sib_numerics)m));
+                    assert_true((double)k[(h * n + p) * 72 + i] ==
+                                rounded(t.k[((first + p) * 3 + h) * 72 + i], (sib_numerics)m));
                 for (int i = 0; i < 40; i++)
-                    assert_true((double)v[(h * n + p) * 40 + i] == rounded(t.v[((first + p) * 3 + h) * 40 + i], (sib_numerics)m));
+                    assert_true((double)v[(h * n + p) * 40 + i] ==
+                                rounded(t.v[((first + p) * 3 + h) * 40 + i], (sib_numerics)m));
             }
         c.d->ops->kv_read(c.d, &t.g, &view, 499, 1, NULL, v);
         c.d->ops->kv_read(c.d, &t.g, &view, 499, 1, k, NULL);
@@ -312,8 +329,9 @@ static void append_and_read(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(append_and_read),       cmocka_unit_test(all_ways_of_running_agree), cmocka_unit_test(any_visibility),
-        cmocka_unit_test(spans_do_not_meet),     cmocka_unit_test(long_context_in_waves),
+        cmocka_unit_test(append_and_read),       cmocka_unit_test(all_ways_of_running_agree),
+        cmocka_unit_test(any_visibility),        cmocka_unit_test(spans_do_not_meet),
+        cmocka_unit_test(long_context_in_waves),
     };
     return cmocka_run_group_tests_name("cpu_attention", tests, NULL, NULL);
 }

@@ -48,7 +48,8 @@ static float *copy_of(const float *x, size_t n)
 static void assert_close(const float *got, const double *want, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        if (!(fabs((double)got[i] - want[i]) <= 2e-6 * (1 + fabs(want[i])))) fail_msg("index %zu: %.9g, want %.9g", i, (double)got[i], want[i]);
+        if (!(fabs((double)got[i] - want[i]) <= 2e-6 * (1 + fabs(want[i]))))
+            fail_msg("index %zu: %.9g, want %.9g", i, (double)got[i], want[i]);
 }
 
 /* y on one thread is right, and y on three the same; both are freed. */
@@ -87,7 +88,9 @@ static void elementwise(void **state)
                 double r[7] = {x + w,
                                x * w,
                                x * (double)0.3f,
-                               x < -1 ? -1 : x > 0.5 ? 0.5 : x,
+                               x < -1    ? -1
+                               : x > 0.5 ? 0.5
+                                         : x,
                                1.5 * tanh(x / 1.5),
                                0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))) * w,
                                x / (1 + exp(-x)) * w};
@@ -152,7 +155,7 @@ static void head_norm_rope(void **state)
         int norm; /* 0 none, 1 ones, 2 weights */
     } shapes[] = {
         {1, 8, 256, 2048, {128, 128, 0}, 2}, {5, 2, 512, 1100, {64, 256, 0}, 2}, {90, 4, 64, 300, {32, 0, 0}, 1},
-        {3, 3, 72, 216, {18, 18, 36}, 0},    {2, 1, 96, 96, {32, 0, 32}, 2},      {70, 8, 64, 512, {0, 0, 0}, 2},
+        {3, 3, 72, 216, {18, 18, 36}, 0},    {2, 1, 96, 96, {32, 0, 32}, 2},     {70, 8, 64, 512, {0, 0, 0}, 2},
     };
     for (size_t s = 0; s < SIB_COUNT(shapes); s++) {
         int rows = shapes[s].rows, dim = shapes[s].dim, stride = shapes[s].stride, pairs = shapes[s].rope.n_pairs;
@@ -176,9 +179,11 @@ static void head_norm_rope(void **state)
             for (int h = 0; h < shapes[s].heads; h++) {
                 double *v = want + r * stride + h * dim, squares = 0;
                 for (int i = 0; i < dim; i++) squares += v[i] * v[i] / dim;
-                for (int i = 0; i < dim && shapes[s].norm; i++) v[i] = v[i] / sqrt(squares + 1e-6) * (shapes[s].norm == 2 ? (double)w[i] : 1);
+                for (int i = 0; i < dim && shapes[s].norm; i++)
+                    v[i] = v[i] / sqrt(squares + 1e-6) * (shapes[s].norm == 2 ? (double)w[i] : 1);
                 for (int i = 0; i < pairs; i++) {
-                    int at = rope->first + (rope->distance ? i : 2 * i), other = at + (rope->distance ? rope->distance : 1);
+                    int at = rope->first + (rope->distance ? i : 2 * i),
+                        other = at + (rope->distance ? rope->distance : 1);
                     double angle = (double)((float)pos[r] * freq[i]), a = v[at], b = v[other];
                     v[at] = a * cos(angle) - b * sin(angle);
                     v[other] = b * cos(angle) + a * sin(angle);
@@ -212,7 +217,8 @@ static void rows_and_copies(void **state)
                 one->ops->add_row(one, y[0], y[0], w, rows, n);
                 three->ops->add_row(three, y[1], x, w, rows, n);
             }
-            for (size_t i = 0; i < all; i++) want[i] = op ? (double)x[i] * w[i % (size_t)n] : (double)x[i] + w[i % (size_t)n];
+            for (size_t i = 0; i < all; i++)
+                want[i] = op ? (double)x[i] * w[i % (size_t)n] : (double)x[i] + w[i % (size_t)n];
             settle(y[0], y[1], want, all);
         }
         float *y = randoms((size_t)(rows * y_stride)), *before = copy_of(y, (size_t)(rows * y_stride));
@@ -270,8 +276,9 @@ static void route_and_argmax(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(elementwise),     cmocka_unit_test(norms),            cmocka_unit_test(head_norm_rope),
-        cmocka_unit_test(rows_and_copies), cmocka_unit_test(route_and_argmax),
+        cmocka_unit_test(elementwise),      cmocka_unit_test(norms),
+        cmocka_unit_test(head_norm_rope),   cmocka_unit_test(rows_and_copies),
+        cmocka_unit_test(route_and_argmax),
     };
     return cmocka_run_group_tests_name("cpu_vector", tests, setup, teardown);
 }

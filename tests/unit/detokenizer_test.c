@@ -1,4 +1,5 @@
-/* tests/unit/detokenizer_test.c - ids to text, at once and streamed, against the reference's answers (tests/cases/tokenizers). */
+/* tests/unit/detokenizer_test.c - ids to text, at once and streamed, against the reference's answers
+ * (tests/cases/tokenizers). */
 #include "tokenizer_cases.h"
 
 #include "text/detokenizer.h"
@@ -9,7 +10,8 @@
 static bool refused(const json_t *spec)
 {
     char *text = json_dumps(spec, JSON_COMPACT);
-    bool yes = strstr(text, "WordPiece") || strstr(text, "BPEDecoder") || strstr(text, "\"Regex\"") || strstr(text, "\"Fuse\"},{\"type\":\"ByteLevel\"");
+    bool yes = strstr(text, "WordPiece") || strstr(text, "BPEDecoder") || strstr(text, "\"Regex\"") ||
+               strstr(text, "\"Fuse\"},{\"type\":\"ByteLevel\"");
     free(text);
     return yes;
 }
@@ -27,7 +29,8 @@ static bool is_free(const sib_str *tokens, size_t n)
             sib_buf_addc(&run, (char)byte);
         }
         bool whole = false;
-        for (size_t k = 0, len; k < run.n; k += len) whole = sib_utf8_next(run.p + k, run.n - k, &len) != SIB_UTF8_BAD || whole;
+        for (size_t k = 0, len; k < run.n; k += len)
+            whole = sib_utf8_next(run.p + k, run.n - k, &len) != SIB_UTF8_BAD || whole;
         bool yes = whole && !sib_utf8_valid(sib_buf_view(&run));
         sib_buf_deinit(&run);
         if (yes) return true;
@@ -109,7 +112,8 @@ static void byte_runs_step_by_step(void **state)
         {NULL, "\xEF\xBF\xBD"},
         {"c", "c"},
     };
-    json_t *spec = json_loads("{\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Replace\", \"pattern\": {\"String\": \"\xE2\x96\x81\"}, \"content\": \" \"},"
+    json_t *spec = json_loads("{\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Replace\", \"pattern\": "
+                              "{\"String\": \"\xE2\x96\x81\"}, \"content\": \" \"},"
                               " {\"type\": \"ByteFallback\"}, {\"type\": \"Fuse\"}]}",
                               0, NULL);
     sib_decoder *z;
@@ -139,7 +143,8 @@ static void check_stream(const char *where, size_t row, sib_detok *d, const sib_
     for (size_t i = 0; i < ids->n; i++) {
         size_t from = all.n;
         assert_int_equal(sib_detok_feed(d, ids->v[i], &all, NULL), SIB_OK);
-        if (!sib_utf8_valid((sib_str){all.p ? all.p + from : "", all.n - from})) fail_msg("%s row %zu: half a character after token %zu", where, row, i);
+        if (!sib_utf8_valid((sib_str){all.p ? all.p + from : "", all.n - from}))
+            fail_msg("%s row %zu: half a character after token %zu", where, row, i);
     }
     assert_int_equal(sib_detok_flush(d, &all, NULL), SIB_OK);
     case_expect_text(where, row, sib_buf_view(&all), whole);
@@ -150,18 +155,21 @@ typedef struct counts {
     size_t rows, free;
 } counts;
 
-static void check_text(const char *where, size_t row, const sib_tokenizer *t, sib_detok *d, const sib_ids *ids, unsigned flags, sib_str want, bool may_be_free, counts *n)
+static void check_text(const char *where, size_t row, const sib_tokenizer *t, sib_detok *d, const sib_ids *ids,
+                       unsigned flags, sib_str want, bool may_be_free, counts *n)
 {
     sib_buf out = {0};
     sib_err err = {0};
-    if (sib_tokenizer_decode(t, ids->v, ids->n, flags, &out, &err) != SIB_OK) fail_msg("%s row %zu: %s", where, row, err.message);
+    if (sib_tokenizer_decode(t, ids->v, ids->n, flags, &out, &err) != SIB_OK)
+        fail_msg("%s row %zu: %s", where, row, err.message);
     check_stream(where, row, d, ids, sib_buf_view(&out));
     n->rows++;
     if (may_be_free && !sib_str_eq(sib_buf_view(&out), want)) {
         sib_str tokens[64];
         size_t n_tokens = 0;
         for (size_t i = 0; i < ids->n; i++)
-            if ((flags & SIB_KEEP_SPECIAL) || !sib_tokenizer_is_special(t, ids->v[i])) tokens[n_tokens++] = sib_tokenizer_piece(t, ids->v[i]);
+            if ((flags & SIB_KEEP_SPECIAL) || !sib_tokenizer_is_special(t, ids->v[i]))
+                tokens[n_tokens++] = sib_tokenizer_piece(t, ids->v[i]);
         if (is_free(tokens, n_tokens)) {
             n->free++;
             sib_buf_deinit(&out);
@@ -185,7 +193,8 @@ static counts check_rows(const char *name, const sib_tokenizer *t, const json_t 
     for (int list = 0; list < 2; list++) {
         json_array_foreach(json_object_get(expected, lists[list]), i, row) {
             const json_t *decoded = json_object_get(row, "decoded"), *skipped = json_object_get(row, "skipped");
-            if (!decoded) decoded = texts ? json_object_get(json_array_get(texts, i), "text") : json_object_get(row, "text");
+            if (!decoded)
+                decoded = texts ? json_object_get(json_array_get(texts, i), "text") : json_object_get(row, "text");
             case_ids(json_object_get(row, "ids"), &ids);
             check_text(name, i, t, keep, &ids, SIB_KEEP_SPECIAL, case_str(decoded), list == 1, &n);
             check_text(name, i, t, skip_special, &ids, 0, case_str(skipped ? skipped : decoded), list == 1, &n);

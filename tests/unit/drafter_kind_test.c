@@ -80,7 +80,8 @@ static void predicates(void **state)
     assert_false(sib_is_mtp_type("mtp_x"));
     assert_false(sib_is_deepspec_config(NULL));
     assert_int_equal(sib_dflash_version(NULL), 0);
-    json_t *one = json_loads("{\"architectures\":[\"DFlashDraftModel\"]}", 0, NULL), *two = json_loads("{\"architectures\":[\"DFlash2DraftModel\"]}", 0, NULL);
+    json_t *one = json_loads("{\"architectures\":[\"DFlashDraftModel\"]}", 0, NULL),
+           *two = json_loads("{\"architectures\":[\"DFlash2DraftModel\"]}", 0, NULL);
     assert_int_equal(sib_dflash_version(one), 1);
     assert_int_equal(sib_dflash_version(two), 2);
     json_decref(one);

@@ -26,17 +26,24 @@ static sib_status parse(const char *text)
 static void reads_all_fields(void **state)
 {
     (void)state;
-    assert_int_equal(parse("{\"eos_token_id\":[1,106,50,1],\"bos_token_id\":2,\"pad_token_id\":0,\"do_sample\":false,\"temperature\":0.7,"
-                           "\"top_k\":64,\"top_p\":0.95,\"min_p\":0.05,\"repetition_penalty\":1.1,\"presence_penalty\":1.5,"
-                           "\"max_new_tokens\":99,\"max_length\":1000,\"min_new_tokens\":3,\"min_length\":4,\"num_assistant_tokens\":5,"
-                           "\"stop_strings\":[\"a\",\"b\"],\"transformers_version\":\"5.17.0\",\"t_max\":0.8}"), SIB_OK);
+    assert_int_equal(
+        parse("{\"eos_token_id\":[1,106,50,1],\"bos_token_id\":2,\"pad_token_id\":0,\"do_sample\":false,"
+              "\"temperature\":0.7,"
+              "\"top_k\":64,\"top_p\":0.95,\"min_p\":0.05,\"repetition_penalty\":1.1,\"presence_penalty\":1.5,"
+              "\"max_new_tokens\":99,\"max_length\":1000,\"min_new_tokens\":3,\"min_length\":4,\"num_assistant_"
+              "tokens\":5,"
+              "\"stop_strings\":[\"a\",\"b\"],\"transformers_version\":\"5.17.0\",\"t_max\":0.8}"),
+        SIB_OK);
     assert_int_equal(g.n_eos, 3);
     assert_int_equal(g.eos[1], 106);
     assert_true(g.has_bos && g.bos == 2 && g.has_pad && g.pad == 0 && g.has_do_sample && !g.do_sample);
-    assert_true(g.has_temperature && g.temperature == 0.7 && g.has_top_k && g.top_k == 64 && g.top_p == 0.95 && g.min_p == 0.05);
-    assert_true(g.has_repetition_penalty && g.repetition_penalty == 1.1 && g.has_presence_penalty && g.presence_penalty == 1.5);
+    assert_true(g.has_temperature && g.temperature == 0.7 && g.has_top_k && g.top_k == 64 && g.top_p == 0.95 &&
+                g.min_p == 0.05);
+    assert_true(g.has_repetition_penalty && g.repetition_penalty == 1.1 && g.has_presence_penalty &&
+                g.presence_penalty == 1.5);
     assert_false(g.has_frequency_penalty);
-    assert_true(g.max_new_tokens == 99 && g.max_length == 1000 && g.min_new_tokens == 3 && g.min_length == 4 && g.num_assistant_tokens == 5);
+    assert_true(g.max_new_tokens == 99 && g.max_length == 1000 && g.min_new_tokens == 3 && g.min_length == 4 &&
+                g.num_assistant_tokens == 5);
     assert_int_equal(g.n_stops, 2);
     assert_string_equal(g.stops[1], "b");
     assert_int_equal(fixture_warnings, 0);
@@ -45,7 +52,8 @@ static void reads_all_fields(void **state)
 static void absent_and_null_are_the_built_in_values(void **state)
 {
     (void)state;
-    static const char *const texts[] = {NULL, "{}", "{\"temperature\":null,\"eos_token_id\":null,\"stop_strings\":null,\"top_k\":null}"};
+    static const char *const texts[] = {
+        NULL, "{}", "{\"temperature\":null,\"eos_token_id\":null,\"stop_strings\":null,\"top_k\":null}"};
     for (size_t i = 0; i < SIB_COUNT(texts); i++) {
         assert_int_equal(parse(texts[i]), SIB_OK);
         assert_true(!g.has_temperature && !g.has_top_k && !g.has_do_sample && g.n_eos == 0 && g.n_stops == 0);
@@ -58,13 +66,17 @@ static void absent_and_null_are_the_built_in_values(void **state)
 static void unsupported_keys_give_one_warning(void **state)
 {
     (void)state;
-    assert_int_equal(parse("{\"num_beams\":4,\"typical_p\":0.9,\"sequence_bias\":{\"a\":1},\"guidance_scale\":1.5}"), SIB_OK);
+    assert_int_equal(parse("{\"num_beams\":4,\"typical_p\":0.9,\"sequence_bias\":{\"a\":1},\"guidance_scale\":1.5}"),
+                     SIB_OK);
     assert_int_equal(fixture_warnings, 1);
-    for (const char *const *k = (const char *const[]){"num_beams", "typical_p", "sequence_bias", "guidance_scale", NULL}; *k; k++)
+    for (const char *const *k =
+             (const char *const[]){"num_beams", "typical_p", "sequence_bias", "guidance_scale", NULL};
+         *k; k++)
         assert_non_null(strstr(fixture_log, *k));
     /* The values that transformers writes by default change nothing and are not worth a word. */
     assert_int_equal(parse("{\"num_beams\":1,\"typical_p\":1.0,\"guidance_scale\":null,\"renormalize_logits\":false,"
-                           "\"no_repeat_ngram_size\":0}"), SIB_OK);
+                           "\"no_repeat_ngram_size\":0}"),
+                     SIB_OK);
     assert_int_equal(fixture_warnings, 0);
 }
 
@@ -72,9 +84,13 @@ static void refuses_wrong_types(void **state)
 {
     (void)state;
     static const char *const texts[] = {
-        "{\"temperature\":\"hot\"}", "{\"temperature\":-1}", "{\"top_p\":1.5}", "{\"top_k\":1.5}", "{\"top_k\":4294967296}",
-        "{\"eos_token_id\":\"x\"}", "{\"eos_token_id\":[1,-2]}", "{\"eos_token_id\":[1.0]}", "{\"do_sample\":1}",
-        "{\"repetition_penalty\":0}", "{\"max_new_tokens\":-1}", "{\"stop_strings\":[1]}", "{\"stop_strings\":[\"\"]}", "{\"stop_strings\":{}}",
+        "{\"temperature\":\"hot\"}", "{\"temperature\":-1}",
+        "{\"top_p\":1.5}",           "{\"top_k\":1.5}",
+        "{\"top_k\":4294967296}",    "{\"eos_token_id\":\"x\"}",
+        "{\"eos_token_id\":[1,-2]}", "{\"eos_token_id\":[1.0]}",
+        "{\"do_sample\":1}",         "{\"repetition_penalty\":0}",
+        "{\"max_new_tokens\":-1}",   "{\"stop_strings\":[1]}",
+        "{\"stop_strings\":[\"\"]}", "{\"stop_strings\":{}}",
     };
     for (size_t i = 0; i < SIB_COUNT(texts); i++) {
         if (parse(texts[i]) != SIB_EFORMAT) fail_msg("%s", texts[i]);

@@ -35,8 +35,16 @@ static void unpacks_the_published_bytes(void **state)
         unsigned char *data = calloc(1, n);
         size_t used = (size_t)(rows[i].bits * rows[i].n / 8);
         memcpy(data + n - used, rows[i].bytes, used);
-        sib_matrix_src m = {.storage = SIB_AFFINE, .out = 1, .in = 32, .n_experts = 1, .dtype = SIB_F32, .data = data,
-                            .scales = &one, .biases = &ten, .bits = rows[i].bits, .group = 32};
+        sib_matrix_src m = {.storage = SIB_AFFINE,
+                            .out = 1,
+                            .in = 32,
+                            .n_experts = 1,
+                            .dtype = SIB_F32,
+                            .data = data,
+                            .scales = &one,
+                            .biases = &ten,
+                            .bits = rows[i].bits,
+                            .group = 32};
         float out[32];
         sib_matrix_src_rows(out, &m, 0, 0, 1);
         for (int v = 0; v < rows[i].n; v++) assert_true(out[32 - rows[i].n + v] == 10 + (float)rows[i].values[v]);
@@ -52,8 +60,16 @@ static float pack_one(int bits, int group, sib_dtype dtype, const float *w, floa
     unsigned char s[4] = {0}, b[4] = {0};
     float out[128], worst = 0;
     sib_affine_quantize(packed, s, b, dtype, w, group, bits, group);
-    sib_matrix_src m = {.storage = SIB_AFFINE, .out = 1, .in = group, .n_experts = 1, .dtype = dtype, .data = packed,
-                        .scales = s, .biases = b, .bits = bits, .group = group};
+    sib_matrix_src m = {.storage = SIB_AFFINE,
+                        .out = 1,
+                        .in = group,
+                        .n_experts = 1,
+                        .dtype = dtype,
+                        .data = packed,
+                        .scales = s,
+                        .biases = b,
+                        .bits = bits,
+                        .group = group};
     sib_matrix_src_rows(out, &m, 0, 0, 1);
     for (int i = 0; i < group; i++) worst = fmaxf(worst, fabsf(out[i] - w[i]));
     (void)sib_to_f32(scale, s, dtype, 1);
@@ -77,7 +93,8 @@ static void quantizer_by_hand(void **state)
     assert_true(scale == -1e-7f && bias == 0); /* the least scale */
     for (int i = 0; i < 32; i++) w[i] = 3;
     assert_true(pack_one(3, 32, SIB_BF16, w, &scale, &bias) == 0);
-    for (int i = 0; i < 32; i++) w[i] = i % 2 ? 0.75f : -0.75f; /* equal edges: the maximum counts as the larger; 1.5 steps round to 2 */
+    for (int i = 0; i < 32; i++)
+        w[i] = i % 2 ? 0.75f : -0.75f; /* equal edges: the maximum counts as the larger; 1.5 steps round to 2 */
     assert_true(pack_one(2, 32, SIB_F16, w, &scale, &bias) == 0.375f);
     assert_true(scale == -0.375f && bias == 0.75f);
     for (int i = 0; i < 32; i++) w[i] = (float)(i % 4) - 1;
@@ -102,7 +119,9 @@ static void quantizer_error_is_half_a_step(void **state)
                 float worst = pack_one(widths[b], groups[g], SIB_F32, w, &scale, &bias);
                 /* Moving the scale to hit the edge may stretch the far end by half a step more. */
                 float step = (hi - lo) / (float)((1 << widths[b]) - 1);
-                if (!(worst <= step * 1.01f)) fail_msg("bits %d group %d: error %g of step %g", widths[b], groups[g], (double)worst, (double)step);
+                if (!(worst <= step * 1.01f))
+                    fail_msg("bits %d group %d: error %g of step %g", widths[b], groups[g], (double)worst,
+                             (double)step);
             }
 }
 
@@ -132,12 +151,21 @@ static void slices_of_expert_stacks(void **state)
             w[i] = (float)(sib_splitmix64(&seed) % 1000) * 0.01f - 5;
             plain[r * IN + i] = sib_bf16_of_f32(w[i]);
         }
-        sib_affine_quantize(packed + r * IN * BITS / 8, scales + r * IN / GROUP, biases + r * IN / GROUP, SIB_BF16, w, IN, BITS, GROUP);
+        sib_affine_quantize(packed + r * IN * BITS / 8, scales + r * IN / GROUP, biases + r * IN / GROUP, SIB_BF16, w,
+                            IN, BITS, GROUP);
     }
     sib_matrix_src all[2] = {
         {.storage = SIB_PLAIN, .out = OUT, .in = IN, .n_experts = E, .dtype = SIB_BF16, .data = plain},
-        {.storage = SIB_AFFINE, .out = OUT, .in = IN, .n_experts = E, .dtype = SIB_BF16, .data = packed, .scales = scales,
-         .biases = biases, .bits = BITS, .group = GROUP},
+        {.storage = SIB_AFFINE,
+         .out = OUT,
+         .in = IN,
+         .n_experts = E,
+         .dtype = SIB_BF16,
+         .data = packed,
+         .scales = scales,
+         .biases = biases,
+         .bits = BITS,
+         .group = GROUP},
     };
     assert_int_equal(sib_matrix_src_bytes(&all[0]), sizeof plain);
     assert_int_equal(sib_matrix_src_bytes(&all[1]), sizeof packed + sizeof scales + sizeof biases);
@@ -158,10 +186,8 @@ static void slices_of_expert_stacks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(unpacks_the_published_bytes),
-        cmocka_unit_test(quantizer_by_hand),
-        cmocka_unit_test(quantizer_error_is_half_a_step),
-        cmocka_unit_test(quantizer_takes_any_floats),
+        cmocka_unit_test(unpacks_the_published_bytes),    cmocka_unit_test(quantizer_by_hand),
+        cmocka_unit_test(quantizer_error_is_half_a_step), cmocka_unit_test(quantizer_takes_any_floats),
         cmocka_unit_test(slices_of_expert_stacks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

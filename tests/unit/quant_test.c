@@ -32,7 +32,8 @@ static sib_checkpoint *checkpoint_of(const char *config, const spec *t)
     (void)mkdir(fixture_path("q"), 0777);
     fixture_text("q/config.json", config);
     assert_int_equal(sib_safetensors_create(&w, fixture_path("q/model.safetensors"), 0, &err), SIB_OK);
-    for (; t->name; t++) assert_int_equal(sib_safetensors_add(w, t->name, t->dtype, t->rank, t->shape, bytes, &err), SIB_OK);
+    for (; t->name; t++)
+        assert_int_equal(sib_safetensors_add(w, t->name, t->dtype, t->rank, t->shape, bytes, &err), SIB_OK);
     assert_int_equal(sib_safetensors_finish(w, &err), SIB_OK);
     assert_int_equal(sib_checkpoint_open(&c, fixture_path("q"), NULL, &err), SIB_OK);
     fixture_reset();
@@ -43,16 +44,20 @@ static void plain_matrices(void **state)
 {
     (void)state;
     sib_matrix_src m;
-    sib_checkpoint *c = checkpoint_of("{}", (spec[]){{"a.weight", SIB_BF16, 2, {3, 5}}, {"e.weight", SIB_F16, 3, {2, 3, 5}},
-                                                     {"experts.gate_up_proj", SIB_F32, 3, {2, 4, 5}}, {"f8.weight", SIB_F8_E4M3, 2, {3, 5}},
-                                                     {"packed.weight", SIB_U32, 2, {3, 5}}, {0}});
+    sib_checkpoint *c = checkpoint_of("{}", (spec[]){{"a.weight", SIB_BF16, 2, {3, 5}},
+                                                     {"e.weight", SIB_F16, 3, {2, 3, 5}},
+                                                     {"experts.gate_up_proj", SIB_F32, 3, {2, 4, 5}},
+                                                     {"f8.weight", SIB_F8_E4M3, 2, {3, 5}},
+                                                     {"packed.weight", SIB_U32, 2, {3, 5}},
+                                                     {0}});
     assert_int_equal(sib_matrix_of(c, "a", 3, 5, 0, &m, &err), SIB_OK);
     assert_true(m.storage == SIB_PLAIN && m.dtype == SIB_BF16 && m.out == 3 && m.in == 5 && m.n_experts == 1);
     assert_string_equal(m.name, "a.weight");
     assert_int_equal(sib_matrix_of(c, "e", 3, 5, 2, &m, &err), SIB_OK);
     assert_int_equal(m.n_experts, 2);
     assert_int_equal(sib_matrix_of(c, "experts.gate_up_proj", 4, 5, 2, &m, &err), SIB_OK);
-    assert_true(sib_matrix_exists(c, "a") && sib_matrix_exists(c, "experts.gate_up_proj") && !sib_matrix_exists(c, "experts"));
+    assert_true(sib_matrix_exists(c, "a") && sib_matrix_exists(c, "experts.gate_up_proj") &&
+                !sib_matrix_exists(c, "experts"));
     assert_int_equal(sib_checkpoint_fate(c, 0, NULL), SIB_TENSOR_USED);
 
     assert_int_equal(sib_matrix_of(c, "a", 3, 4, 0, &m, &err), SIB_EFORMAT);
@@ -80,8 +85,11 @@ static void affine_by_shapes(void **state)
         for (size_t g = 0; g < SIB_COUNT(groups); g++) {
             sib_matrix_src m;
             int64_t words = 256 * widths[b] / 32, n_groups = 256 / groups[g];
-            sib_checkpoint *c = checkpoint_of("{}", (spec[]){{"a.weight", SIB_U32, 2, {3, words}}, {"a.scales", SIB_BF16, 2, {3, n_groups}},
-                                                             {"a.biases", SIB_BF16, 2, {3, n_groups}}, {"a.bias", SIB_BF16, 1, {3}}, {0}});
+            sib_checkpoint *c = checkpoint_of("{}", (spec[]){{"a.weight", SIB_U32, 2, {3, words}},
+                                                             {"a.scales", SIB_BF16, 2, {3, n_groups}},
+                                                             {"a.biases", SIB_BF16, 2, {3, n_groups}},
+                                                             {"a.bias", SIB_BF16, 1, {3}},
+                                                             {0}});
             assert_int_equal(sib_matrix_of(c, "a", 3, 256, 0, &m, &err), SIB_OK);
             assert_true(m.storage == SIB_AFFINE && m.bits == widths[b] && m.group == groups[g] && m.dtype == SIB_BF16);
             assert_ptr_equal(m.scales, sib_checkpoint_find(c, "a.scales")->data);
@@ -99,20 +107,48 @@ static void affine_mismatches(void **state)
         const char *says;
         sib_status status;
     } rows[] = {
-        {{{"a.weight", SIB_U32, 2, {3, 8}}, {"a.scales", SIB_BF16, 2, {3, 1}}}, "tensor a.biases is missing", SIB_EFORMAT},
-        {{{"a.scales", SIB_BF16, 2, {3, 1}}, {"a.biases", SIB_BF16, 2, {3, 1}}}, "tensor a.weight is missing", SIB_EFORMAT},
-        {{{"a.weight", SIB_BF16, 2, {3, 64}}, {"a.scales", SIB_BF16, 2, {3, 1}}, {"a.biases", SIB_BF16, 2, {3, 1}}}, "a.weight: has scales but type BF16", SIB_EFORMAT},
-        {{{"a.weight", SIB_U32, 2, {4, 8}}, {"a.scales", SIB_BF16, 2, {3, 1}}, {"a.biases", SIB_BF16, 2, {3, 1}}}, "a.weight: expected [3, any]", SIB_EFORMAT},
-        {{{"a.weight", SIB_U32, 2, {3, 8}}, {"a.scales", SIB_BF16, 2, {4, 1}}, {"a.biases", SIB_BF16, 2, {3, 1}}}, "a.scales: expected [3, any]", SIB_EFORMAT},
-        {{{"a.weight", SIB_U32, 2, {3, 8}}, {"a.scales", SIB_BF16, 2, {3, 1}}, {"a.biases", SIB_BF16, 2, {3, 2}}}, "a.biases: expected [3, 1]", SIB_EFORMAT},
-        {{{"a.weight", SIB_U32, 2, {3, 8}}, {"a.scales", SIB_BF16, 2, {3, 1}}, {"a.biases", SIB_F16, 2, {3, 1}}}, "a.biases: type F16", SIB_EFORMAT},
-        {{{"a.weight", SIB_U32, 2, {3, 8}}, {"a.scales", SIB_BF16, 2, {3, 4}}, {"a.biases", SIB_BF16, 2, {3, 4}}}, "groups of 32, 64 or 128", SIB_EFORMAT},
-        {{{"a.weight", SIB_U32, 2, {3, 8}}, {"a.scales", SIB_BF16, 2, {3, 3}}, {"a.biases", SIB_BF16, 2, {3, 3}}}, "groups of 32, 64 or 128", SIB_EFORMAT},
-        {{{"a.weight", SIB_U32, 2, {3, 8}}, {"a.scales", SIB_BF16, 2, {3, 0}}, {"a.biases", SIB_BF16, 2, {3, 0}}}, "groups of 32, 64 or 128", SIB_EFORMAT},
-        {{{"a.weight", SIB_U32, 2, {3, 14}}, {"a.scales", SIB_BF16, 2, {3, 1}}, {"a.biases", SIB_BF16, 2, {3, 1}}}, "2, 3, 4, 5, 6 or 8 bits", SIB_EFORMAT},
-        {{{"a.weight", SIB_U32, 2, {3, 9}}, {"a.scales", SIB_BF16, 2, {3, 1}}, {"a.biases", SIB_BF16, 2, {3, 1}}}, "2, 3, 4, 5, 6 or 8 bits", SIB_EFORMAT},
-        {{{"a.weight", SIB_U32, 2, {3, 0}}, {"a.scales", SIB_BF16, 2, {3, 1}}, {"a.biases", SIB_BF16, 2, {3, 1}}}, "2, 3, 4, 5, 6 or 8 bits", SIB_EFORMAT},
-        {{{"a.weight", SIB_U32, 2, {3, 8}}, {"a.scales", SIB_U32, 2, {3, 1}}, {"a.biases", SIB_U32, 2, {3, 1}}}, "scales of type U32", SIB_EFORMAT},
+        {{{"a.weight", SIB_U32, 2, {3, 8}}, {"a.scales", SIB_BF16, 2, {3, 1}}},
+         "tensor a.biases is missing",
+         SIB_EFORMAT},
+        {{{"a.scales", SIB_BF16, 2, {3, 1}}, {"a.biases", SIB_BF16, 2, {3, 1}}},
+         "tensor a.weight is missing",
+         SIB_EFORMAT},
+        {{{"a.weight", SIB_BF16, 2, {3, 64}}, {"a.scales", SIB_BF16, 2, {3, 1}}, {"a.biases", SIB_BF16, 2, {3, 1}}},
+         "a.weight: has scales but type BF16",
+         SIB_EFORMAT},
+        {{{"a.weight", SIB_U32, 2, {4, 8}}, {"a.scales", SIB_BF16, 2, {3, 1}}, {"a.biases", SIB_BF16, 2, {3, 1}}},
+         "a.weight: expected [3, any]",
+         SIB_EFORMAT},
+        {{{"a.weight", SIB_U32, 2, {3, 8}}, {"a.scales", SIB_BF16, 2, {4, 1}}, {"a.biases", SIB_BF16, 2, {3, 1}}},
+         "a.scales: expected [3, any]",
+         SIB_EFORMAT},
+        {{{"a.weight", SIB_U32, 2, {3, 8}}, {"a.scales", SIB_BF16, 2, {3, 1}}, {"a.biases", SIB_BF16, 2, {3, 2}}},
+         "a.biases: expected [3, 1]",
+         SIB_EFORMAT},
+        {{{"a.weight", SIB_U32, 2, {3, 8}}, {"a.scales", SIB_BF16, 2, {3, 1}}, {"a.biases", SIB_F16, 2, {3, 1}}},
+         "a.biases: type F16",
+         SIB_EFORMAT},
+        {{{"a.weight", SIB_U32, 2, {3, 8}}, {"a.scales", SIB_BF16, 2, {3, 4}}, {"a.biases", SIB_BF16, 2, {3, 4}}},
+         "groups of 32, 64 or 128",
+         SIB_EFORMAT},
+        {{{"a.weight", SIB_U32, 2, {3, 8}}, {"a.scales", SIB_BF16, 2, {3, 3}}, {"a.biases", SIB_BF16, 2, {3, 3}}},
+         "groups of 32, 64 or 128",
+         SIB_EFORMAT},
+        {{{"a.weight", SIB_U32, 2, {3, 8}}, {"a.scales", SIB_BF16, 2, {3, 0}}, {"a.biases", SIB_BF16, 2, {3, 0}}},
+         "groups of 32, 64 or 128",
+         SIB_EFORMAT},
+        {{{"a.weight", SIB_U32, 2, {3, 14}}, {"a.scales", SIB_BF16, 2, {3, 1}}, {"a.biases", SIB_BF16, 2, {3, 1}}},
+         "2, 3, 4, 5, 6 or 8 bits",
+         SIB_EFORMAT},
+        {{{"a.weight", SIB_U32, 2, {3, 9}}, {"a.scales", SIB_BF16, 2, {3, 1}}, {"a.biases", SIB_BF16, 2, {3, 1}}},
+         "2, 3, 4, 5, 6 or 8 bits",
+         SIB_EFORMAT},
+        {{{"a.weight", SIB_U32, 2, {3, 0}}, {"a.scales", SIB_BF16, 2, {3, 1}}, {"a.biases", SIB_BF16, 2, {3, 1}}},
+         "2, 3, 4, 5, 6 or 8 bits",
+         SIB_EFORMAT},
+        {{{"a.weight", SIB_U32, 2, {3, 8}}, {"a.scales", SIB_U32, 2, {3, 1}}, {"a.biases", SIB_U32, 2, {3, 1}}},
+         "scales of type U32",
+         SIB_EFORMAT},
         {{{"a.weight", SIB_U32, 2, {3, 8}}, {"a.scales", SIB_U8, 2, {3, 4}}}, "mode nvfp4", SIB_EUNSUPPORTED},
         {{{"a.weight", SIB_U32, 2, {3, 8}}, {"a.scales", SIB_U8, 2, {3, 2}}}, "mode mxfp4", SIB_EUNSUPPORTED},
         {{{"a.weight", SIB_U32, 2, {3, 16}}, {"a.scales", SIB_U8, 2, {3, 2}}}, "mode mxfp8", SIB_EUNSUPPORTED},
@@ -121,7 +157,8 @@ static void affine_mismatches(void **state)
         sib_matrix_src m;
         sib_checkpoint *c = checkpoint_of("{}", rows[i].t);
         sib_status s = sib_matrix_of(c, "a", 3, 64, 0, &m, &err);
-        if (s != rows[i].status || !strstr(err.message, rows[i].says)) fail_msg("row %zu: %s: %s", i, sib_status_name(s), err.message);
+        if (s != rows[i].status || !strstr(err.message, rows[i].says))
+            fail_msg("row %zu: %s: %s", i, sib_status_name(s), err.message);
         sib_checkpoint_free(c);
     }
 }
@@ -137,8 +174,12 @@ static void config_that_disagrees_is_said_once(void **state)
         {"{\"quantization\":{\"bits\":4,\"group_size\":64}}", 0},
         {"{\"quantization\":{\"bits\":8,\"group_size\":64}}", 1},
         {"{\"quantization\":{\"bits\":4,\"group_size\":32}}", 1},
-        {"{\"quantization\":{\"bits\":8,\"group_size\":32,\"a\":{\"bits\":4,\"group_size\":64},\"b\":{\"bits\":4,\"group_size\":64}}}", 0},
-        {"{\"quantization\":{\"bits\":8,\"group_size\":32,\"model.a\":{\"bits\":4,\"group_size\":64},\"model.b\":{\"bits\":4,\"group_size\":64}}}", 0},
+        {"{\"quantization\":{\"bits\":8,\"group_size\":32,\"a\":{\"bits\":4,\"group_size\":64},\"b\":{\"bits\":4,"
+         "\"group_size\":64}}}",
+         0},
+        {"{\"quantization\":{\"bits\":8,\"group_size\":32,\"model.a\":{\"bits\":4,\"group_size\":64},\"model.b\":{"
+         "\"bits\":4,\"group_size\":64}}}",
+         0},
         {"{\"quantization\":{\"bits\":4,\"group_size\":64,\"a\":false}}", 1},
         {"{\"quantization_config\":{\"bits\":5,\"group_size\":64}}", 1},
         {"{\"text_config\":{\"quantization\":{\"bits\":5,\"group_size\":64}}}", 1},
@@ -146,12 +187,17 @@ static void config_that_disagrees_is_said_once(void **state)
     };
     for (size_t i = 0; i < SIB_COUNT(rows); i++) {
         sib_matrix_src m;
-        sib_checkpoint *c = checkpoint_of(rows[i].config, (spec[]){{"a.weight", SIB_U32, 2, {3, 8}}, {"a.scales", SIB_F16, 2, {3, 1}},
-                                                                   {"a.biases", SIB_F16, 2, {3, 1}}, {"b.weight", SIB_U32, 2, {3, 8}},
-                                                                   {"b.scales", SIB_F16, 2, {3, 1}}, {"b.biases", SIB_F16, 2, {3, 1}}, {0}});
+        sib_checkpoint *c = checkpoint_of(rows[i].config, (spec[]){{"a.weight", SIB_U32, 2, {3, 8}},
+                                                                   {"a.scales", SIB_F16, 2, {3, 1}},
+                                                                   {"a.biases", SIB_F16, 2, {3, 1}},
+                                                                   {"b.weight", SIB_U32, 2, {3, 8}},
+                                                                   {"b.scales", SIB_F16, 2, {3, 1}},
+                                                                   {"b.biases", SIB_F16, 2, {3, 1}},
+                                                                   {0}});
         assert_int_equal(sib_matrix_of(c, "a", 3, 64, 0, &m, &err), SIB_OK);
         assert_int_equal(sib_matrix_of(c, "b", 3, 64, 0, &m, &err), SIB_OK);
-        if (fixture_warnings != rows[i].warnings) fail_msg("row %zu: %d warnings: %s", i, fixture_warnings, fixture_log);
+        if (fixture_warnings != rows[i].warnings)
+            fail_msg("row %zu: %d warnings: %s", i, fixture_warnings, fixture_log);
         sib_checkpoint_free(c);
     }
 }
@@ -165,11 +211,13 @@ static void schemes_that_are_refused(void **state)
     } rows[] = {
         {"{}", NULL},
         {"{\"quantization\":{\"bits\":4,\"group_size\":64,\"mode\":\"affine\"}}", NULL},
-        {"{\"quantization\":{\"bits\":4,\"group_size\":64},\"quantization_config\":{\"quant_method\":\"auto-round\"}}", NULL},
+        {"{\"quantization\":{\"bits\":4,\"group_size\":64},\"quantization_config\":{\"quant_method\":\"auto-round\"}}",
+         NULL},
         {"{\"quantization_config\":{\"quant_method\":\"awq\"}}", "\"awq\""},
         {"{\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":128}}", "\"gptq\""},
         {"{\"quantization_config\":{\"quant_method\":\"bitnet\"}}", "\"bitnet\""},
-        {"{\"text_config\":{\"quantization_config\":{\"quant_method\":\"compressed-tensors\"}}}", "\"compressed-tensors\""},
+        {"{\"text_config\":{\"quantization_config\":{\"quant_method\":\"compressed-tensors\"}}}",
+         "\"compressed-tensors\""},
         {"{\"quantization_config\":{\"quant_method\":\"fp8\"}}", "\"fp8\""},
         {"{\"quantization\":{\"bits\":4,\"group_size\":32,\"mode\":\"mxfp4\"}}", "\"mxfp4\""},
         {"{\"quantization\":{\"bits\":4,\"group_size\":16,\"mode\":\"nvfp4\"}}", "\"nvfp4\""},
@@ -189,10 +237,16 @@ static void experts_of_separate_modules(void **state)
 {
     (void)state;
     sib_matrix_src m, one;
-    sib_checkpoint *c = checkpoint_of("{}", (spec[]){
-        {"p.0.g.weight", SIB_U32, 2, {3, 8}}, {"p.0.g.scales", SIB_BF16, 2, {3, 2}}, {"p.0.g.biases", SIB_BF16, 2, {3, 2}},
-        {"p.1.g.weight", SIB_U32, 2, {3, 8}}, {"p.1.g.scales", SIB_BF16, 2, {3, 2}}, {"p.1.g.biases", SIB_BF16, 2, {3, 2}},
-        {"p.0.h.weight", SIB_BF16, 2, {3, 7}}, {"p.1.h.weight", SIB_BF16, 2, {3, 7}}, {"p.2.h.weight", SIB_F32, 2, {3, 7}}, {0}});
+    sib_checkpoint *c = checkpoint_of("{}", (spec[]){{"p.0.g.weight", SIB_U32, 2, {3, 8}},
+                                                     {"p.0.g.scales", SIB_BF16, 2, {3, 2}},
+                                                     {"p.0.g.biases", SIB_BF16, 2, {3, 2}},
+                                                     {"p.1.g.weight", SIB_U32, 2, {3, 8}},
+                                                     {"p.1.g.scales", SIB_BF16, 2, {3, 2}},
+                                                     {"p.1.g.biases", SIB_BF16, 2, {3, 2}},
+                                                     {"p.0.h.weight", SIB_BF16, 2, {3, 7}},
+                                                     {"p.1.h.weight", SIB_BF16, 2, {3, 7}},
+                                                     {"p.2.h.weight", SIB_F32, 2, {3, 7}},
+                                                     {0}});
     float want[3 * 64], got[3 * 64];
     assert_int_equal(sib_matrix_of_experts(c, "p", "g", 3, 64, 2, &m, &err), SIB_OK);
     assert_true(m.n_experts == 2 && m.storage == SIB_AFFINE && m.bits == 4 && m.group == 32);
@@ -215,9 +269,14 @@ static void vectors(void **state)
 {
     (void)state;
     float out[8] = {0};
-    sib_checkpoint *c = checkpoint_of("{}", (spec[]){{"odd", SIB_U8, 1, {1}}, {"n", SIB_U8, 1, {4}}, {"col", SIB_U8, 3, {1, 4, 1}},
-                                                     {"m", SIB_U8, 2, {2, 2}}, {"s", SIB_U8, 0, {0}}, {"b", SIB_BF16, 1, {2}},
-                                                     {"u64", SIB_U64, 1, {1}}, {0}});
+    sib_checkpoint *c = checkpoint_of("{}", (spec[]){{"odd", SIB_U8, 1, {1}},
+                                                     {"n", SIB_U8, 1, {4}},
+                                                     {"col", SIB_U8, 3, {1, 4, 1}},
+                                                     {"m", SIB_U8, 2, {2, 2}},
+                                                     {"s", SIB_U8, 0, {0}},
+                                                     {"b", SIB_BF16, 1, {2}},
+                                                     {"u64", SIB_U64, 1, {1}},
+                                                     {0}});
     assert_int_equal(sib_vector_of(c, "n", 4, out, &err), SIB_OK);
     assert_true(out[0] == 0 && out[3] == 3);
     assert_int_equal(sib_vector_of(c, "col", 4, out, &err), SIB_OK);
@@ -261,14 +320,16 @@ static bool check_probe(const char *dir)
     int lead = want->rank == 3;
     int64_t out = want->shape[lead], in = want->shape[lead + 1];
     fixture_reset();
-    if (sib_matrix_of(c, json_string_value(json_object_get(notes, "probe_module")), out, in, lead ? (int)want->shape[0] : 0, &m, &err) != SIB_OK)
+    if (sib_matrix_of(c, json_string_value(json_object_get(notes, "probe_module")), out, in,
+                      lead ? (int)want->shape[0] : 0, &m, &err) != SIB_OK)
         fail_msg("%s: %s", dir, err.message);
     assert_int_equal(m.storage, SIB_AFFINE);
     assert_int_equal(fixture_warnings, 0);
     float *rows = malloc((size_t)(out * in) * sizeof *rows);
     for (int e = 0; e < m.n_experts; e++) {
         sib_matrix_src_rows(rows, &m, e, 0, out);
-        assert_memory_equal(rows, (const char *)want->data + (size_t)(e * out * in) * sizeof *rows, (size_t)(out * in) * sizeof *rows);
+        assert_memory_equal(rows, (const char *)want->data + (size_t)(e * out * in) * sizeof *rows,
+                            (size_t)(out * in) * sizeof *rows);
     }
     free(rows);
     json_decref(notes);

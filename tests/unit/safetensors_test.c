@@ -44,8 +44,10 @@ static void reads_tensors(void **state)
 {
     (void)state;
     const char *h = "{\"b\": " T("U8", "[3]", "[4,7]") ", \"__metadata__\":{\"format\":\"mlx\",\"k\\n\":\"v\\u00e9\"},"
-                    "\"a\\u00e9\\ud83d\\ude00\":{\"x\":[1,{\"y\":null}],\"data_offsets\":[0,4],\"shape\":[2,1],\"dtype\":\"BF16\"},"
-                    "\"s\":" T("F32", "[]", "[7,11]") ",\"z\":" T("F32", "[0,9223372036854775807]", "[7,7]") "}   ";
+                                                       "\"a\\u00e9\\ud83d\\ude00\":{\"x\":[1,{\"y\":null}],\"data_"
+                                                       "offsets\":[0,4],\"shape\":[2,1],\"dtype\":\"BF16\"},"
+                                                       "\"s\":" T("F32", "[]", "[7,11]") ",\"z\":" T(
+                                                           "F32", "[0,9223372036854775807]", "[7,7]") "}   ";
     sib_safetensors *f;
     assert_int_equal(sib_safetensors_open(&f, file_of(h, strlen(h), 0, 11), false, &err), SIB_OK);
     assert_int_equal(sib_safetensors_count(f), 4);
@@ -133,7 +135,8 @@ static void refuses_bad_headers(void **state)
         {"{\"__metadata__\":{\"a\":1}}", 0, "string"},
         {"{\"__metadata__\":[]}", 0, "object of strings"},
         {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "twice"},
-        {"{\"a\":{\"x\":[[[[[[[[[1]]]]]]]]],\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "deeper than 8"},
+        {"{\"a\":{\"x\":[[[[[[[[[1]]]]]]]]],\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1,
+         "deeper than 8"},
         {"{\"a\":{\"x\":tru,\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "expected a value"},
         {"{\"a\":{\"x\":-,\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "expected a value"},
     };
@@ -175,8 +178,10 @@ static void refuses_bad_lengths(void **state)
     for (size_t i = 0; i < SIB_COUNT(lengths); i++)
         assert_int_equal(sib_safetensors_open(&f, file_of("{}", 2, lengths[i], 0), false, &err), SIB_EFORMAT);
     for (size_t n = 0; n < 8; n++)
-        assert_int_equal(sib_safetensors_open(&f, fixture_write("t.safetensors", "\0\0\0\0\0\0\0", n), false, &err), SIB_EFORMAT);
-    assert_int_equal(sib_safetensors_open(&f, fixture_write("t.safetensors", "\0\0\0\0\0\0\0\0", 8), false, &err), SIB_EFORMAT);
+        assert_int_equal(sib_safetensors_open(&f, fixture_write("t.safetensors", "\0\0\0\0\0\0\0", n), false, &err),
+                         SIB_EFORMAT);
+    assert_int_equal(sib_safetensors_open(&f, fixture_write("t.safetensors", "\0\0\0\0\0\0\0\0", 8), false, &err),
+                     SIB_EFORMAT);
     assert_int_equal(sib_safetensors_open(&f, file_of("{\"\xff\":1}", 8, 0, 0), false, &err), SIB_EFORMAT);
     assert_non_null(strstr(err.message, "UTF-8"));
 }
@@ -216,7 +221,8 @@ static void refuses_what_is_no_file(void **state)
 static void survives_mutations(void **state)
 {
     (void)state;
-    const char *h = "{\"__metadata__\":{\"f\":\"\\u00e9\"},\"a\":" T("U8", "[1,2]", "[0,2]") ",\"b\":" T("BF16", "[1]", "[2,4]") "}";
+    const char *h = "{\"__metadata__\":{\"f\":\"\\u00e9\"},\"a\":" T("U8", "[1,2]", "[0,2]") ",\"b\":" T("BF16", "[1]",
+                                                                                                         "[2,4]") "}";
     static const char bytes[] = {0, '"', '{', '}', '[', ']', ',', ':', '\\', '9', '-', (char)0xff, '`'};
     size_t n = strlen(h);
     char copy[256];
@@ -284,7 +290,10 @@ static void writes_what_it_reads(void **state)
 
     assert_int_equal(sib_safetensors_open(&f, path, false, &err), SIB_OK);
     assert_int_equal(sib_safetensors_count(f), 2);
-    assert_int_equal((size_t)((const unsigned char *)sib_safetensors_at(f, 0)->data - sib_mapping_data(sib_safetensors_mapping(f))) % 8, 0);
+    assert_int_equal(
+        (size_t)((const unsigned char *)sib_safetensors_at(f, 0)->data - sib_mapping_data(sib_safetensors_mapping(f))) %
+            8,
+        0);
     assert_memory_equal(sib_safetensors_find(f, "x")->data, x, sizeof x);
     assert_memory_equal(sib_safetensors_find(f, "piece\xc3\xa9wise")->data, "abcde", 5);
     assert_string_equal(sib_safetensors_metadata(f, "format"), "a\"b\\\n");

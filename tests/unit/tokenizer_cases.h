@@ -74,10 +74,11 @@ static inline sib_tokenizer *case_tokenizer(const char *name, sib_err *err)
 }
 
 static const char *const case_small[] = {
-    "bytes-qwen3",     "bytes-qwen3.5",   "bytes-glm",     "bytes-o200k",   "bytes-deepseek",      "bytes-gpt2",   "bytes-gpt2-prefix",
-    "bytes-ignore-merges", "bytes-keep-merges", "gemma",   "llama2",        "metaspace-always",    "metaspace-first", "metaspace-never",
-    "unk-fused",       "unk-single",      "unk-none",      "bytes-some-missing", "added-flags",    "added-no-normalizer", "merge-order",
-    "minimal",         "minimal-untyped", "post-sequence",
+    "bytes-qwen3", "bytes-qwen3.5",     "bytes-glm",           "bytes-o200k",       "bytes-deepseek",
+    "bytes-gpt2",  "bytes-gpt2-prefix", "bytes-ignore-merges", "bytes-keep-merges", "gemma",
+    "llama2",      "metaspace-always",  "metaspace-first",     "metaspace-never",   "unk-fused",
+    "unk-single",  "unk-none",          "bytes-some-missing",  "added-flags",       "added-no-normalizer",
+    "merge-order", "minimal",           "minimal-untyped",     "post-sequence",
 };
 
 static inline void case_ids(const json_t *list, sib_ids *out)
@@ -92,7 +93,8 @@ static inline void case_ids(const json_t *list, sib_ids *out)
 
 static inline void case_expect_text(const char *where, size_t row, sib_str got, sib_str want)
 {
-    if (!sib_str_eq(got, want)) fail_msg("%s row %zu: got \"%.*s\", expected \"%.*s\"", where, row, (int)got.n, got.p, (int)want.n, want.p);
+    if (!sib_str_eq(got, want))
+        fail_msg("%s row %zu: got \"%.*s\", expected \"%.*s\"", where, row, (int)got.n, got.p, (int)want.n, want.p);
 }
 
 /* The real tokenizers of fetch.sh, one call for each. SIBYL_TOKENIZERS names a cache that
@@ -102,7 +104,8 @@ static inline bool case_real(void (*each)(const char *name, const char *path))
     const char *cache = getenv("SIBYL_TOKENIZERS"), *network = getenv("SIBYL_NETWORK"), *root = getenv("SIBYL_CASES");
     char command[2048], name[256], path[1024];
     if (!cache && !(network && strcmp(network, "1") == 0)) return false;
-    (void)snprintf(command, sizeof command, "'%s/tokenizers/fetch.sh' '%s'", root ? root : "tests/cases", cache ? cache : "build/tokenizers");
+    (void)snprintf(command, sizeof command, "'%s/tokenizers/fetch.sh' '%s'", root ? root : "tests/cases",
+                   cache ? cache : "build/tokenizers");
     FILE *list = popen(command, "r");
     assert_non_null(list);
     int n = 0;

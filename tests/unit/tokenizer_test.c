@@ -24,8 +24,9 @@ static bool in_class(const char *name, uint32_t cp)
     static const struct {
         const char *name;
         unsigned bits;
-    } classes[] = {{"L", SIB_U_L},   {"Lu", SIB_U_LU}, {"Ll", SIB_U_LL}, {"Lt", SIB_U_LT}, {"Lm", SIB_U_LM}, {"Lo", SIB_U_LO},   {"M", SIB_U_M},
-                   {"N", SIB_U_N},   {"Nd", SIB_U_ND}, {"\\d", SIB_U_ND}, {"P", SIB_U_P},  {"S", SIB_U_S},   {"Z", SIB_U_Z},     {"\\s", SIB_U_WS}};
+    } classes[] = {{"L", SIB_U_L},   {"Lu", SIB_U_LU}, {"Ll", SIB_U_LL}, {"Lt", SIB_U_LT}, {"Lm", SIB_U_LM},
+                   {"Lo", SIB_U_LO}, {"M", SIB_U_M},   {"N", SIB_U_N},   {"Nd", SIB_U_ND}, {"\\d", SIB_U_ND},
+                   {"P", SIB_U_P},   {"S", SIB_U_S},   {"Z", SIB_U_Z},   {"\\s", SIB_U_WS}};
     if (strcmp(name, "\\w") == 0) return sib_unicode_is_regex_word(cp);
     for (size_t i = 0; i < SIB_COUNT(classes); i++)
         if (strcmp(name, classes[i].name) == 0) return sib_unicode_bits(cp) & classes[i].bits;
@@ -81,19 +82,53 @@ static void nfc_of_every_decomposition(void **state)
     json_decref(rows);
 }
 
+/* Marks younger than the reference's tables stay where they are and keep others apart; the
+ * answers are the reference's. A long run of marks is sorted, in less than quadratic time. */
+static void young_marks_and_long_runs(void **state)
+{
+    (void)state;
+    static const char *const rows[][2] = {
+        {"\xE1\xB7\xB7\xCC\xBB", "\xE1\xB7\xB7\xCC\xBB"},                         /* U+1DF7 U+033B */
+        {"e\xE1\xB7\xB7\xCC\x81", "e\xE1\xB7\xB7\xCC\x81"},                       /* e U+1DF7 U+0301 */
+        {"\xF0\x91\xA4\xB5\xF0\x91\xA4\xB0", "\xF0\x91\xA4\xB5\xF0\x91\xA4\xB0"}, /* U+11935 U+11930 */
+        {"e\xCC\x81\xCC\xA3", "\xE1\xBA\xB9\xCC\x81"}};                           /* e U+0301 U+0323 */
+    json_t *spec = parse("{\"type\": \"NFC\"}");
+    sib_normalizer *z;
+    sib_buf in = {0}, out = {0};
+    assert_int_equal(sib_normalizer_new(&z, spec, NULL), SIB_OK);
+    for (size_t i = 0; i < SIB_COUNT(rows); i++) {
+        out.n = 0;
+        assert_int_equal(sib_normalizer_run(z, sib_str_of(rows[i][0]), &out, NULL), SIB_OK);
+        case_expect_text("young marks", i, sib_buf_view(&out), sib_str_of(rows[i][1]));
+    }
+    sib_buf_addc(&in, 'x');
+    for (int i = 0; i < 200000; i++) sib_buf_addz(&in, "\xCC\x81\xCC\xA3");
+    out.n = 0;
+    double begin = seconds();
+    assert_int_equal(sib_normalizer_run(z, sib_buf_view(&in), &out, NULL), SIB_OK);
+    assert_true(seconds() - begin < 10);
+    assert_int_equal(out.n, in.n); /* no x with a dot below exists: all dots, then all accents */
+    for (size_t i = 1; i < out.n; i += 2) assert_true((unsigned char)out.p[i + 1] == (i < out.n / 2 ? 0xA3 : 0x81));
+    sib_buf_deinit(&in);
+    sib_buf_deinit(&out);
+    sib_normalizer_free(z);
+    json_decref(spec);
+}
+
 /* True when the type is one that this build refuses by design; any other must load. */
 static bool refused(const json_t *spec, sib_status s, const sib_err *err)
 {
-    static const char *const types[] = {"Nmt", "BertNormalizer", "BertPreTokenizer", "UnicodeScripts"};
-    const char *type = json_string_value(json_object_get(spec, "type"));
-    bool by_design = false;
-    for (size_t i = 0; i < SIB_COUNT(types); i++) by_design = by_design || strcmp(type, types[i]) == 0;
-    if (!by_design && s != SIB_OK) fail_msg("%s: %s", type, err->message);
-    if (by_design) {
+    static const char *const types[] = {"Nmt", "BertNormalizer", "BertPreTokenizer", "UnicodeScripts", "StripAccents"};
+    char *text = json_dumps(spec, 0);
+    const char *type = NULL;
+    for (size_t i = 0; i < SIB_COUNT(types) && !type; i++) type = strstr(text, types[i]) ? types[i] : NULL;
+    free(text);
+    if (!type && s != SIB_OK) fail_msg("%s", err->message);
+    if (type) {
         assert_int_equal(s, SIB_EUNSUPPORTED);
         assert_non_null(strstr(err->message, type));
     }
-    return by_design;
+    return type != NULL;
 }
 
 static void each_normalizer_alone(void **state)
@@ -110,12 +145,13 @@ static void each_normalizer_alone(void **state)
         json_array_foreach(json_object_get(entry, "cases"), k, row) {
             out.n = 0;
             assert_int_equal(sib_normalizer_run(z, case_str(json_object_get(row, "text")), &out, &err), SIB_OK);
-            case_expect_text(json_string_value(json_object_get(spec, "type")), k, sib_buf_view(&out), case_str(json_object_get(row, "out")));
+            case_expect_text(json_string_value(json_object_get(spec, "type")), k, sib_buf_view(&out),
+                             case_str(json_object_get(row, "out")));
             n_rows++;
         }
         sib_normalizer_free(z);
     }
-    assert_true(n_rows >= 400);
+    assert_true(n_rows >= 370);
     sib_buf_deinit(&out);
     json_decref(root);
 }
@@ -163,7 +199,8 @@ static sib_pretokenizer *splits(json_t *patterns, const char *const *names, bool
         assert_non_null(sib_known_pattern(regex));
         json_t *text = wrapped ? json_sprintf("(?:%s)", regex.p) : json_string(regex.p);
         assert_true(wrapped == (sib_known_pattern(case_str(text)) == NULL));
-        json_array_append_new(list, json_pack("{s:s, s:{s:o}, s:s}", "type", "Split", "pattern", "Regex", text, "behavior", "Isolated"));
+        json_array_append_new(
+            list, json_pack("{s:s, s:{s:o}, s:s}", "type", "Split", "pattern", "Regex", text, "behavior", "Isolated"));
     }
     spec = json_pack("{s:s, s:o}", "type", "Sequence", "pretokenizers", list);
     sib_pretokenizer *z;
@@ -176,8 +213,11 @@ static sib_pretokenizer *splits(json_t *patterns, const char *const *names, bool
 static void known_patterns_cut_like_the_reference(void **state)
 {
     (void)state;
-    static const char *const chains[][4] = {{"qwen3"}, {"qwen3.5"}, {"glm"}, {"gpt2"}, {"o200k"}, {"deepseek_v3_digits", "deepseek_v3_cjk", "deepseek_v3_words"}};
-    json_t *patterns = case_json("patterns.json"), *texts = case_json("texts.json"), *root = case_json("pieces.json"), *row, *length;
+    static const char *const chains[][4] = {{"qwen3"}, {"qwen3.5"},
+                                            {"glm"},   {"gpt2"},
+                                            {"o200k"}, {"deepseek_v3_digits", "deepseek_v3_cjk", "deepseek_v3_words"}};
+    json_t *patterns = case_json("patterns.json"), *texts = case_json("texts.json"), *root = case_json("pieces.json"),
+           *row, *length;
     sib_pieces p = {0};
     for (size_t c = 0; c < SIB_COUNT(chains); c++) {
         const char *name = chains[c][1] ? "deepseek_v3" : chains[c][0];
@@ -194,9 +234,9 @@ static void known_patterns_cut_like_the_reference(void **state)
                 if (sib_pretokenizer_run(z, &p, &err) != SIB_OK) fail_msg("%s", err.message);
                 json_t *want = json_object_get(row, name);
                 assert_true(json_is_array(want));
-                json_array_foreach(want, k, length)
-                    if (k >= p.n || (json_int_t)p.v[k].n != json_integer_value(length))
-                        fail_msg("%s, text %zu, piece %zu: expected %lld bytes, got %zu", name, i, k, json_integer_value(length), k < p.n ? p.v[k].n : 0);
+                json_array_foreach(want, k, length) if (k >= p.n || (json_int_t)p.v[k].n != json_integer_value(length))
+                    fail_msg("%s, text %zu, piece %zu: expected %lld bytes, got %zu", name, i, k,
+                             json_integer_value(length), k < p.n ? p.v[k].n : 0);
                 assert_int_equal(p.n, k);
             }
             assert_int_equal(i, 518);
@@ -212,7 +252,8 @@ static void known_patterns_cut_like_the_reference(void **state)
 static void foreign_regex_syntax_is_refused(void **state)
 {
     (void)state;
-    static const char *const refused_regex[] = {"\\h+", "[a&&b]", "[a[b]]", "a\\b", "(?m:.)", "(*FAIL)", "x{2}+", "x{,3}", "\\p{Han}", "[^\\S]", "(?<n>a)", "\\1", "[]a]", "a\\"};
+    static const char *const refused_regex[] = {"\\h+",  "[a&&b]",   "[a[b]]", "a\\b",    "(?m:.)", "(*FAIL)", "x{2}+",
+                                                "x{,3}", "\\p{Han}", "[^\\S]", "(?<n>a)", "\\1",    "[]a]",    "a\\"};
     for (size_t i = 0; i < SIB_COUNT(refused_regex); i++) {
         sib_pattern *z;
         sib_err err = {0};
@@ -246,8 +287,8 @@ static void expect_ids(const char *where, size_t row, const sib_ids *got, const 
     size_t n = json_array_size(want), i = 0;
     while (i < n && i < got->n && got->v[i] == json_integer_value(json_array_get(want, i))) i++;
     if (i == n && i == got->n) return;
-    fail_msg("%s row %zu: %zu ids instead of %zu, first difference at %zu: %d instead of %lld", where, row, got->n, n, i, i < got->n ? got->v[i] : -1,
-             i < n ? json_integer_value(json_array_get(want, i)) : -1);
+    fail_msg("%s row %zu: %zu ids instead of %zu, first difference at %zu: %d instead of %lld", where, row, got->n, n,
+             i, i < got->n ? got->v[i] : -1, i < n ? json_integer_value(json_array_get(want, i)) : -1);
 }
 
 static void check_rows(const char *name, const sib_tokenizer *t, const json_t *expected, const json_t *texts)
@@ -256,7 +297,8 @@ static void check_rows(const char *name, const sib_tokenizer *t, const json_t *e
     size_t i;
     sib_ids ids = {0};
     json_array_foreach(json_object_get(expected, "rows"), i, row) {
-        sib_str text = case_str(texts ? json_object_get(json_array_get(texts, i), "text") : json_object_get(row, "text"));
+        sib_str text =
+            case_str(texts ? json_object_get(json_array_get(texts, i), "text") : json_object_get(row, "text"));
         sib_err err = {0};
         ids.n = 0;
         if (sib_tokenizer_encode(t, text, 0, &ids, &err) != SIB_OK) fail_msg("%s row %zu: %s", name, i, err.message);
@@ -392,7 +434,8 @@ static sib_status parse_with(const char *key, const char *value, const char *tex
 static void greedy_files_are_refused(void **state)
 {
     (void)state;
-    static const char grow[] = "{\"type\": \"Replace\", \"pattern\": {\"String\": \"a\"}, \"content\": \"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"}";
+    static const char grow[] = "{\"type\": \"Replace\", \"pattern\": {\"String\": \"a\"}, \"content\": "
+                               "\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"}";
     static const char byte_level[] = "{\"type\": \"ByteLevel\", \"add_prefix_space\": false}";
     char text[10001], spec[1024];
     sib_err err = {0};
@@ -400,17 +443,21 @@ static void greedy_files_are_refused(void **state)
     text[sizeof text - 1] = 0;
     assert_int_equal(parse_with("normalizer", grow, "a", &err), SIB_OK);
     assert_int_equal(parse_with("normalizer", grow, text, &err), SIB_ECAPACITY);
-    (void)snprintf(spec, sizeof spec, "{\"type\": \"Sequence\", \"normalizers\": [%s, %s, %s, %s, %s]}", grow, grow, grow, grow, grow);
+    (void)snprintf(spec, sizeof spec, "{\"type\": \"Sequence\", \"normalizers\": [%s, %s, %s, %s, %s]}", grow, grow,
+                   grow, grow, grow);
     assert_int_equal(parse_with("normalizer", spec, "a", &err), SIB_ECAPACITY);
     (void)snprintf(spec, sizeof spec, "{\"type\": \"Sequence\", \"pretokenizers\": [%s, %s]}", byte_level, byte_level);
     assert_int_equal(parse_with("pre_tokenizer", spec, NULL, &err), SIB_EUNSUPPORTED);
     assert_int_equal(parse_with("model", "{\"vocab\": {\"a\": 4000000}, \"merges\": []}", NULL, &err), SIB_EFORMAT);
     assert_non_null(strstr(err.message, "4000000"));
-    assert_int_equal(parse_with("model", "{\"type\": \"WordPiece\", \"vocab\": {\"a\": 0}}", NULL, &err), SIB_EUNSUPPORTED);
+    assert_int_equal(parse_with("model", "{\"type\": \"WordPiece\", \"vocab\": {\"a\": 0}}", NULL, &err),
+                     SIB_EUNSUPPORTED);
     assert_non_null(strstr(err.message, "WordPiece"));
     assert_int_equal(parse_with("post_processor", "{\"type\": \"RobertaProcessing\"}", NULL, &err), SIB_EUNSUPPORTED);
     assert_non_null(strstr(err.message, "RobertaProcessing"));
-    assert_int_equal(parse_with("added_tokens", "[{\"id\": 20, \"content\": \"x\"}, {\"id\": 21, \"content\": \"x\"}]", NULL, &err), SIB_EFORMAT);
+    assert_int_equal(
+        parse_with("added_tokens", "[{\"id\": 20, \"content\": \"x\"}, {\"id\": 21, \"content\": \"x\"}]", NULL, &err),
+        SIB_EFORMAT);
     assert_non_null(strstr(err.message, "twice"));
 }
 
@@ -418,25 +465,34 @@ static void greedy_files_are_refused(void **state)
 static void json_strings_are_read_as_json(void **state)
 {
     (void)state;
-    static const char file[] = "{\"mod\\u0065l\": {\"merges\": [[\"\\ud83d\\ude00\", \"\\n\"], [\"\\\"\", \"\\\\\"]], \"v\\u006fcab\":\n"
-                               " {\"\xF0\x9F\x98\x80\" : 0 ,\"\\u000a\":1,\"\\ud83d\\ude00\\n\":2, \"\\u0022\":3,\"\\\\\":4,\"\\\"\\\\\":5}}}";
-    static const char *const broken[] = {"{\"model\": {\"vocab\": {\"\\ud83d\": 0}, \"merges\": []}}", "{\"model\": {\"vocab\": {\"\\ude00\": 0}, \"merges\": []}}",
-                                         "{\"model\": {\"vocab\": {\"\\x\": 0}, \"merges\": []}}",     "{\"model\": {\"vocab\": {\"\xC3\": 0}, \"merges\": []}}",
-                                         "{\"model\": {\"vocab\": {\"a\": 00}, \"merges\": []}}",       "{\"model\": {\"vocab\": {\"a\": 0,}, \"merges\": []}}",
-                                         "{\"model\": {\"vocab\": {\"a\": 0 1}, \"merges\": []}}",      "{\"model\": {\"vocab\": {\"a\n\": 0}, \"merges\": []}}",
-                                         "{\"model\": {\"vocab\": {\"a\": 0, \"a\": 1}, \"merges\": []}}", "{\"model\": {\"vocab\": {}, \"vocab\": {}, \"merges\": []}}",
-                                         "{\"model\": {\"vocab\": {}, \"merges\": [,]}}",              "{\"model\": {\"vocab\": {}, \"merges\": []}} x"};
+    static const char file[] =
+        "{\"mod\\u0065l\": {\"merges\": [[\"\\ud83d\\ude00\", \"\\n\"], [\"\\\"\", \"\\\\\"]], \"v\\u006fcab\":\n"
+        " {\"\xF0\x9F\x98\x80\" : 0 ,\"\\u000a\":1,\"\\ud83d\\ude00\\n\":2, \"\\u0022\":3,\"\\\\\":4,\"\\\"\\\\\":5}}}";
+    static const char *const broken[] = {"{\"model\": {\"vocab\": {\"\\ud83d\": 0}, \"merges\": []}}",
+                                         "{\"model\": {\"vocab\": {\"\\ude00\": 0}, \"merges\": []}}",
+                                         "{\"model\": {\"vocab\": {\"\\x\": 0}, \"merges\": []}}",
+                                         "{\"model\": {\"vocab\": {\"\xC3\": 0}, \"merges\": []}}",
+                                         "{\"model\": {\"vocab\": {\"a\": 00}, \"merges\": []}}",
+                                         "{\"model\": {\"vocab\": {\"a\": 0,}, \"merges\": []}}",
+                                         "{\"model\": {\"vocab\": {\"a\": 0 1}, \"merges\": []}}",
+                                         "{\"model\": {\"vocab\": {\"a\n\": 0}, \"merges\": []}}",
+                                         "{\"model\": {\"vocab\": {\"a\": 0, \"a\": 1}, \"merges\": []}}",
+                                         "{\"model\": {\"vocab\": {}, \"vocab\": {}, \"merges\": []}}",
+                                         "{\"model\": {\"vocab\": {}, \"merges\": [,]}}",
+                                         "{\"model\": {\"vocab\": {}, \"merges\": []}} x"};
     sib_tokenizer *t;
     sib_err err = {0};
     sib_ids ids = {0};
-    if (sib_tokenizer_parse(&t, (sib_str){file, sizeof file - 1}, "file", (sib_str){0}, &err) != SIB_OK) fail_msg("%s", err.message);
+    if (sib_tokenizer_parse(&t, (sib_str){file, sizeof file - 1}, "file", (sib_str){0}, &err) != SIB_OK)
+        fail_msg("%s", err.message);
     assert_int_equal(sib_tokenizer_encode(t, SIB_STR("\xF0\x9F\x98\x80\n\"\\\n"), 0, &ids, &err), SIB_OK);
     assert_int_equal(ids.n, 3);
     assert_true(ids.v[0] == 2 && ids.v[1] == 5 && ids.v[2] == 1);
     sib_ids_deinit(&ids);
     sib_tokenizer_free(t);
     for (size_t i = 0; i < SIB_COUNT(broken); i++)
-        if (sib_tokenizer_parse(&t, sib_str_of(broken[i]), "file", (sib_str){0}, &err) != SIB_EFORMAT) fail_msg("%s: %s", broken[i], err.message);
+        if (sib_tokenizer_parse(&t, sib_str_of(broken[i]), "file", (sib_str){0}, &err) != SIB_EFORMAT)
+            fail_msg("%s: %s", broken[i], err.message);
 }
 
 /* ---- the contract of the calls ---- */
@@ -452,6 +508,7 @@ static void invalid_utf8_is_named_by_its_offset(void **state)
     assert_non_null(strstr(err.message, "byte 4"));
     assert_int_equal(ids.n, 1);
     assert_int_equal(sib_tokenizer_encode(t, SIB_STR(""), 0, &ids, &err), SIB_OK);
+    assert_int_equal(sib_tokenizer_encode(t, (sib_str){NULL, 0}, 0, &ids, &err), SIB_OK);
     assert_int_equal(ids.n, 1);
     sib_ids_deinit(&ids);
     sib_tokenizer_free(t);
@@ -474,7 +531,8 @@ static void plain_text_never_makes_a_special_token(void **state)
         }
         assert_int_equal(sib_tokenizer_encode(t, sib_buf_view(&text), SIB_PLAIN_TEXT, &ids, &err), SIB_OK);
         for (size_t k = 0; k < ids.n; k++)
-            if (ids.v[k] != unk && sib_tokenizer_is_special(t, ids.v[k])) fail_msg("%s: plain text gave the special token %d", case_small[i], ids.v[k]);
+            if (ids.v[k] != unk && sib_tokenizer_is_special(t, ids.v[k]))
+                fail_msg("%s: plain text gave the special token %d", case_small[i], ids.v[k]);
         if (n_special && sib_starts_with(case_small[i], "bytes-qwen")) { /* the text survives */
             assert_int_equal(sib_tokenizer_decode(t, ids.v, ids.n, 0, &back, &err), SIB_OK);
             case_expect_text(case_small[i], 0, sib_buf_view(&back), sib_buf_view(&text));
@@ -502,7 +560,7 @@ static void texts_ids_and_pieces_agree(void **state)
         assert_int_equal(sib_tokenizer_is_special(t, id), id == 5 || id == 6);
     }
     assert_int_equal(sib_tokenizer_id(t, SIB_STR("no such token")), -1);
-    assert_int_equal(sib_tokenizer_id(t, SIB_STR("")), -1);
+    assert_int_equal(sib_tokenizer_id(t, (sib_str){NULL, 0}), -1);
     assert_null(sib_tokenizer_piece(t, -1).p);
     assert_null(sib_tokenizer_piece(t, 10).p);
     assert_false(sib_tokenizer_is_special(t, -1));
@@ -514,9 +572,12 @@ static void config_gives_the_template_variables(void **state)
 {
     (void)state;
     sib_buf json = case_bytes("small/tokenizer-gemma.json");
-    sib_str config = SIB_STR("{\"bos_token\": {\"content\": \"<bos>\", \"lstrip\": false}, \"eos_token\": \"<turn|>\", \"unk_token\": null, \"add_bos_token\": true,"
-                             " \"extra_special_tokens\": {\"soc_token\": \"<|channel>\", \"eos_token\": \"<pad>\"}, \"model_max_length\": 5}");
-    static const char *const want[][2] = {{"bos_token", "<bos>"}, {"eos_token", "<turn|>"}, {"soc_token", "<|channel>"}};
+    sib_str config = SIB_STR("{\"bos_token\": {\"content\": \"<bos>\", \"lstrip\": false}, \"eos_token\": \"<turn|>\", "
+                             "\"unk_token\": null, \"add_bos_token\": true,"
+                             " \"extra_special_tokens\": {\"soc_token\": \"<|channel>\", \"eos_token\": \"<pad>\"}, "
+                             "\"model_max_length\": 1000000000000000019884624838656}");
+    static const char *const want[][2] = {
+        {"bos_token", "<bos>"}, {"eos_token", "<turn|>"}, {"soc_token", "<|channel>"}};
     sib_tokenizer *t;
     sib_err err = {0};
     assert_int_equal(sib_tokenizer_parse(&t, sib_buf_view(&json), "gemma", config, &err), SIB_OK);
@@ -546,7 +607,9 @@ static void demo_tokenizer_loads(void **state)
     sib_ids ids = {0};
     sib_buf back = {0};
     sib_str text = SIB_STR("<|turn>user\nWhat is 3 + 4?<turn|>\n<|turn>model\n");
-    if (sib_tokenizer_open(&t, "demo/gemma4-demo/tokenizer.json", "demo/gemma4-demo/tokenizer_config.json", &err) != SIB_OK) fail_msg("%s", err.message);
+    if (sib_tokenizer_open(&t, "demo/gemma4-demo/tokenizer.json", "demo/gemma4-demo/tokenizer_config.json", &err) !=
+        SIB_OK)
+        fail_msg("%s", err.message);
     assert_int_equal(sib_tokenizer_n_vocab(t), 4096);
     assert_int_equal(sib_tokenizer_bos(t), 2);
     assert_int_equal(sib_tokenizer_encode(t, text, 0, &ids, &err), SIB_OK);
@@ -563,14 +626,16 @@ static void demo_tokenizer_loads(void **state)
 static void demo_prompts_have_the_golden_ids(void **state)
 {
     (void)state;
-    json_t *golden = json_load_file("demo/golden.json", 0, NULL), *runs = json_object_get(golden, "diffusion-gemma-demo"), *run;
+    json_t *golden = json_load_file("demo/golden.json", 0, NULL),
+           *runs = json_object_get(golden, "diffusion-gemma-demo"), *run;
     sib_tokenizer *t;
     sib_err err = {0};
     sib_ids ids = {0};
     const char *key;
     int n = 0;
     assert_non_null(runs);
-    if (sib_tokenizer_open(&t, "demo/diffusion-gemma-demo/tokenizer.json", NULL, &err) != SIB_OK) fail_msg("%s", err.message);
+    if (sib_tokenizer_open(&t, "demo/diffusion-gemma-demo/tokenizer.json", NULL, &err) != SIB_OK)
+        fail_msg("%s", err.message);
     FILE *tasks = fopen("demo/tasks.jsonl", "r");
     assert_non_null(tasks);
     char line[16384];
@@ -602,8 +667,10 @@ static void demo_prompts_have_the_golden_ids(void **state)
 static void long_texts_take_linear_time(void **state)
 {
     (void)state;
-    static const char *const names[] = {"gemma", "bytes-qwen3.5", "bytes-o200k", "bytes-deepseek", "llama2", "metaspace-always"};
-    static const char *const units[] = {"a", "ab", " ", "\n", "<", "\xCC\x81\xCC\xA3", "\xE4\xBD\xA0", "A", "' ", "9", "\t\n"};
+    static const char *const names[] = {"gemma",          "bytes-qwen3.5", "bytes-o200k",
+                                        "bytes-deepseek", "llama2",        "metaspace-always"};
+    static const char *const units[] = {"a", "ab", " ", "\n",  "<", "\xCC\x81\xCC\xA3", "\xE4\xBD\xA0",
+                                        "A", "' ", "9", "\t\n"};
     sib_buf text = {0};
     sib_ids ids = {0};
     double begin = seconds();
@@ -644,10 +711,12 @@ static void check_real(const char *name, const char *path)
     size_t i;
     const json_t *v;
     while (text.n < 1 << 20)
-        json_array_foreach(texts, i, v) sib_buf_add(&text, case_str(json_object_get(v, "text")).p, case_str(json_object_get(v, "text")).n);
+        json_array_foreach(texts, i, v)
+            sib_buf_add(&text, case_str(json_object_get(v, "text")).p, case_str(json_object_get(v, "text")).n);
     double from = seconds();
     assert_int_equal(sib_tokenizer_encode(t, sib_buf_view(&text), 0, &ids, &err), SIB_OK);
-    print_message("%s: loaded in %.0f ms, %zu texts equal, %.1f MB/s\n", name, 1e3 * (loaded - begin), json_array_size(texts), 1e-6 * (double)text.n / (seconds() - from));
+    print_message("%s: loaded in %.0f ms, %zu texts equal, %.1f MB/s\n", name, 1e3 * (loaded - begin),
+                  json_array_size(texts), 1e-6 * (double)text.n / (seconds() - from));
     sib_buf_deinit(&text);
     sib_ids_deinit(&ids);
     json_decref(expected);
@@ -669,6 +738,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_code_point_is_in_its_classes),
         cmocka_unit_test(nfc_of_every_decomposition),
+        cmocka_unit_test(young_marks_and_long_runs),
         cmocka_unit_test(each_normalizer_alone),
         cmocka_unit_test(each_pretokenizer_alone),
         cmocka_unit_test(known_patterns_cut_like_the_reference),

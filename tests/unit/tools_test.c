@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 
 static sib_err err;
-static char programs[1024]; /* folder of the programs */
+static char programs[1024];  /* folder of the programs */
 static char output[1 << 16]; /* of the last run: stdout and stderr */
 
 /* True when the program is there. */
@@ -74,7 +74,8 @@ static void check_quantized(const char *dir, int bits, int *n_matrices)
         (void)snprintf(module, sizeof module, "%.*s", (int)(strlen(t->name) - 7), t->name);
         int lead = t->rank == 3;
         int64_t in = t->shape[lead + 1] * 32 / (strstr(module, "router") ? 8 : bits);
-        if (sib_matrix_of(c, module, t->shape[lead], in, lead ? (int)t->shape[0] : 0, &m, &err) != SIB_OK) fail_msg("%s", err.message);
+        if (sib_matrix_of(c, module, t->shape[lead], in, lead ? (int)t->shape[0] : 0, &m, &err) != SIB_OK)
+            fail_msg("%s", err.message);
         ++*n_matrices;
         if (*n_matrices > 3) continue;
         /* Values of a sensible size, centred: about one over the root of the width. */
@@ -106,7 +107,9 @@ static void mkmodel_is_deterministic(void **state)
     check_quantized(fixture_path("d"), 4, &more);
     assert_true(n > 10 && more > n + 10);
     /* The shorter model is the beginning of the longer one. */
-    assert_int_equal(run("tdiff --abs 0 --rel 0 %s/model.safetensors %s/model.safetensors", fixture_path("a"), fixture_path("d")), 0);
+    assert_int_equal(
+        run("tdiff --abs 0 --rel 0 %s/model.safetensors %s/model.safetensors", fixture_path("a"), fixture_path("d")),
+        0);
     assert_non_null(strstr(output, " 0 differ"));
     assert_null(strstr(output, "/a/model.safetensors:"));
 
@@ -115,7 +118,7 @@ static void mkmodel_is_deterministic(void **state)
     vocab = json_object_get(json_object_get(tokenizer, "model"), "vocab");
     assert_int_equal(json_object_size(vocab), 32768);
     assert_int_equal(json_integer_value(json_object_get(vocab, "A")), 512 + 'A');
-    assert_int_equal(json_integer_value(json_object_get(vocab, "\xc4\xa0")), 512 + ' '); /* U+0120 */
+    assert_int_equal(json_integer_value(json_object_get(vocab, "\xc4\xa0")), 512 + ' ');  /* U+0120 */
     assert_int_equal(json_integer_value(json_object_get(vocab, "\xc4\x8a")), 512 + '\n'); /* U+010A */
     json_decref(tokenizer);
 }
@@ -129,7 +132,8 @@ static void mkmodel_widths(void **state)
         char name[8];
         int n;
         (void)snprintf(name, sizeof name, "w%d", widths[i]);
-        assert_int_equal(run("mkmodel glm-tiny --layers 1 --bits %d --group %d %s", widths[i], groups[i], fixture_path(name)), 0);
+        assert_int_equal(
+            run("mkmodel glm-tiny --layers 1 --bits %d --group %d %s", widths[i], groups[i], fixture_path(name)), 0);
         check_quantized(fixture_path(name), widths[i], &n);
         assert_true(n > 10);
     }
@@ -225,7 +229,8 @@ static void tdiff_shapes_and_errors(void **state)
     const float h[4] = {1, 2, 3, 4};
     write_trace("x", h, 7, NULL);
     assert_int_equal(sib_safetensors_create(&w, fixture_path("z"), 0, &err), SIB_OK);
-    assert_int_equal(sib_safetensors_add(w, "a.second", SIB_F32, 2, (int64_t[]){2, 2}, h, &err), SIB_OK); /* [1,2,2] there */
+    assert_int_equal(sib_safetensors_add(w, "a.second", SIB_F32, 2, (int64_t[]){2, 2}, h, &err),
+                     SIB_OK); /* [1,2,2] there */
     assert_int_equal(sib_safetensors_finish(w, &err), SIB_OK);
     assert_int_equal(run("tdiff %s %s", fixture_path("x"), fixture_path("z")), 0);
     assert_int_equal(sib_safetensors_create(&w, fixture_path("z"), 0, &err), SIB_OK);
@@ -246,9 +251,12 @@ static void tdiff_shapes_and_errors(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(mkmodel_is_deterministic), cmocka_unit_test(mkmodel_widths),
-        cmocka_unit_test(mkmodel_with_pictures),    cmocka_unit_test(mkmodel_refuses),
-        cmocka_unit_test(tdiff_finds_the_first_difference), cmocka_unit_test(tdiff_shapes_and_errors),
+        cmocka_unit_test(mkmodel_is_deterministic),
+        cmocka_unit_test(mkmodel_widths),
+        cmocka_unit_test(mkmodel_with_pictures),
+        cmocka_unit_test(mkmodel_refuses),
+        cmocka_unit_test(tdiff_finds_the_first_difference),
+        cmocka_unit_test(tdiff_shapes_and_errors),
     };
     const char *slash = argc > 0 ? strrchr(argv[0], '/') : NULL;
     (void)snprintf(programs, sizeof programs, "%.*s/..", slash ? (int)(slash - argv[0]) : 1, slash ? argv[0] : ".");

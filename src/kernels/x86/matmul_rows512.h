@@ -15,10 +15,10 @@ static ALWAYS_INLINE __m512i line_int8(const sib_packing packing, const unsigned
 }
 
 /* f = fma(d, fma(s, I, b*S), f) */
-static ALWAYS_INLINE __m512 finish_int8(__m512 f, __m512i c, __m512 s, __m512 b, const sib_chunk_int8 *x, int unit)
+static ALWAYS_INLINE __m512 finish_int8(__m512 f, __m512i c, __m512 s, __m512 b, const float *meta, int unit)
 {
-    __m512 t = _mm512_fmadd_ps(s, _mm512_cvtepi32_ps(c), _mm512_mul_ps(b, _mm512_set1_ps(x->sum[unit])));
-    return _mm512_fmadd_ps(_mm512_set1_ps(x->d), t, f);
+    __m512 t = _mm512_fmadd_ps(s, _mm512_cvtepi32_ps(c), _mm512_mul_ps(b, _mm512_set1_ps(meta[unit])));
+    return _mm512_fmadd_ps(_mm512_set1_ps(meta[3]), t, f);
 }
 
 /* ---- bf16 rows -------------------------------------------------------------------------- */
@@ -52,9 +52,9 @@ static ALWAYS_INLINE __m512i line_bf16(const sib_packing packing, const unsigned
 }
 
 /* f = fma(b, X, fma(s, c, f)) */
-static ALWAYS_INLINE __m512 finish_bf16(__m512 f, __m512 c, __m512 s, __m512 b, const sib_chunk_bf16 *x, int unit)
+static ALWAYS_INLINE __m512 finish_bf16(__m512 f, __m512 c, __m512 s, __m512 b, const float *meta, int unit)
 {
-    return _mm512_fmadd_ps(b, _mm512_set1_ps(x->sum[unit]), _mm512_fmadd_ps(s, c, f));
+    return _mm512_fmadd_ps(b, _mm512_set1_ps(meta[unit]), _mm512_fmadd_ps(s, c, f));
 }
 
 #endif
