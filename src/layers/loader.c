@@ -101,6 +101,17 @@ sib_status sib_load_experts(sib_loader *l, sib_linear *out, int n_experts, int n
     return load_matrix(l, out, &src, l->expert_share, err);
 }
 
+sib_status sib_load_stack(sib_loader *l, sib_linear *out, int n, int n_out, int n_in, sib_err *err, const char *fmt, ...)
+{
+    name_buf name;
+    FORMAT_NAME(name, fmt);
+    sib_matrix_src src;
+    SIB_TRY(sib_matrix_of(l->files, name, n_out, n_in, n, &src, err));
+    src.out *= n;
+    src.n_experts = 1;
+    return load_matrix(l, out, &src, 1, err);
+}
+
 sib_status sib_load_expert_rows(sib_loader *l, sib_linear *out, int n_experts, int all, int first, int n_out, int n_in,
                                 sib_err *err, const char *fmt, ...)
 {

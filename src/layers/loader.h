@@ -51,6 +51,9 @@ sib_status sib_load_table(sib_loader *l, sib_linear *out, int n_out, int n_in, s
 /* n_experts matrices stacked in one tensor. */
 sib_status sib_load_experts(sib_loader *l, sib_linear *out, int n_experts, int n_out, int n_in, sib_err *err,
                             const char *fmt, ...) SIB_PRINTF(7, 8);
+/* `n` matrices [n_out, n_in] stacked in one tensor, as one matrix of n * n_out rows (position tables). */
+sib_status sib_load_stack(sib_loader *l, sib_linear *out, int n, int n_out, int n_in, sib_err *err, const char *fmt, ...)
+    SIB_PRINTF(7, 8);
 /* Rows [first, first + n_out) of each expert of a tensor with `all` rows an expert (fused gate_up). */
 sib_status sib_load_expert_rows(sib_loader *l, sib_linear *out, int n_experts, int all, int first, int n_out, int n_in,
                                 sib_err *err, const char *fmt, ...) SIB_PRINTF(9, 10);
