@@ -48,7 +48,7 @@ const char *sib_cpu_model(void)
 {
     static char name[49];
     unsigned r[12];
-    if (__get_cpuid_max(0x80000000u, NULL) < 0x80000004u) return "unknown";
+    if ((unsigned)__get_cpuid_max(0x80000000u, NULL) < 0x80000004u) return "unknown";
     for (unsigned i = 0; i < 3; i++)
         __get_cpuid(0x80000002u + i, &r[4 * i], &r[4 * i + 1], &r[4 * i + 2], &r[4 * i + 3]);
     memcpy(name, r, 48);

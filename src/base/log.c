@@ -25,5 +25,7 @@ void sib_log(sib_log_level level, const char *fmt, ...)
     va_start(ap, fmt);
     (void)vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
+    for (char *z = line; *z; z++) /* names from files must not steer a terminal */
+        if ((unsigned char)*z < 0x20 || *z == 0x7F) *z = '?';
     sink.fn(sink.ctx, level, line);
 }

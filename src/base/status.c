@@ -12,6 +12,13 @@ const char *sib_status_name(sib_status s)
     return (size_t)s < SIB_COUNT(names) ? names[s] : "?";
 }
 
+/* Sentences quote names from files: no byte of them may steer a terminal or start a new line. */
+static void scrub(char *z)
+{
+    for (; *z; z++)
+        if ((unsigned char)*z < 0x20 || *z == 0x7F) *z = '?';
+}
+
 sib_status sib_fail(sib_err *err, sib_status s, const char *fmt, ...)
 {
     if (err) {
@@ -20,6 +27,7 @@ sib_status sib_fail(sib_err *err, sib_status s, const char *fmt, ...)
         err->status = s;
         (void)vsnprintf(err->message, sizeof err->message, fmt, ap);
         va_end(ap);
+        scrub(err->message);
     }
     return s;
 }
@@ -33,8 +41,9 @@ sib_status sib_within(sib_err *err, sib_status s, const char *fmt, ...)
         va_start(ap, fmt);
         int n = vsnprintf(err->message, sizeof err->message, fmt, ap);
         va_end(ap);
-        if (n >= 0 && (size_t)n < sizeof err->message)
-            (void)snprintf(err->message + n, sizeof err->message - (size_t)n, ": %s", inner);
+        if (n >= 0 && (size_t)n < sizeof err->message &&
+            snprintf(err->message + n, sizeof err->message - (size_t)n, ": %s", inner) < 0)
+            err->message[n] = 0;
         err->status = s;
     }
     return s;

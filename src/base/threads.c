@@ -13,10 +13,11 @@
 #define PAUSE() ((void)0)
 #endif
 
-#define SPIN_ROUNDS 20000 /* about 100 to 400 microseconds of PAUSE, then park */
+#define SPIN_ROUNDS 20000 /* 0.1 to 1 ms of PAUSE, depending on the processor, then park */
+#define SPIN_SHARED 50    /* with more threads than processors the one waited for needs this processor */
 
 struct sib_pool {
-    int n_threads;
+    int n_threads, spin;
     bool pin;
     sib_job_fn fn;
     void *ctx;
@@ -33,6 +34,7 @@ struct sib_pool {
         sib_pool *pool;
         int tid;
         pthread_t thread;
+        _Alignas(64) atomic_uint claimed; /* last job whose part `tid` somebody took */
     } workers[]; /* n_threads - 1 */
 };
 
@@ -50,9 +52,15 @@ static void bind_to(int index)
     }
 }
 
+static int processors(void)
+{
+    cpu_set_t allowed;
+    return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+}
+
 static void wait_for_job(sib_pool *p, unsigned seen)
 {
-    for (int i = 0; i < SPIN_ROUNDS; i++) {
+    for (int i = 0; i < p->spin; i++) {
         if (atomic_load_explicit(&p->generation, memory_order_acquire) != seen) return;
         PAUSE();
     }
@@ -61,6 +69,17 @@ static void wait_for_job(sib_pool *p, unsigned seen)
     while (atomic_load(&p->generation) == seen) pthread_cond_wait(&p->wake, &p->lock);
     atomic_fetch_sub(&p->parked, 1);
     pthread_mutex_unlock(&p->lock);
+}
+
+/* Part `tid` of job `generation` is run by whoever claims it first: its worker, or the caller that has finished its
+ * own part while the worker has not got a processor yet. A job is over only when all parts are, so a late
+ * worker finds its part of an old job claimed, and fn and ctx are those of the job it did claim. */
+static void run_part(sib_pool *p, struct worker *w, unsigned generation)
+{
+    unsigned before = generation - 1;
+    if (!atomic_compare_exchange_strong(&w->claimed, &before, generation)) return;
+    p->fn(p->ctx, w->tid, p->n_threads);
+    atomic_fetch_sub_explicit(&p->left, 1, memory_order_release);
 }
 
 static void *worker_main(void *arg)
@@ -73,8 +92,7 @@ static void *worker_main(void *arg)
         wait_for_job(p, seen);
         seen = atomic_load_explicit(&p->generation, memory_order_acquire);
         if (atomic_load(&p->stop)) return NULL;
-        p->fn(p->ctx, w->tid, p->n_threads);
-        atomic_fetch_sub_explicit(&p->left, 1, memory_order_release);
+        run_part(p, w, seen);
     }
 }
 
@@ -98,6 +116,7 @@ sib_status sib_pool_new(sib_pool **out, int n_threads, bool pin, sib_err *err)
     if (!p) return sib_nomem(err, "thread pool");
     memset(p, 0, bytes);
     p->n_threads = n_threads;
+    p->spin = n_threads <= processors() ? SPIN_ROUNDS : SPIN_SHARED;
     p->pin = pin;
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->wake, NULL);
@@ -143,8 +162,10 @@ void sib_pool_run(sib_pool *p, sib_job_fn fn, void *ctx)
     atomic_store_explicit(&p->left, p->n_threads - 1, memory_order_relaxed);
     start_generation(p);
     fn(ctx, 0, p->n_threads);
+    unsigned generation = atomic_load_explicit(&p->generation, memory_order_relaxed);
+    for (int i = 0; i < p->n_threads - 1; i++) run_part(p, &p->workers[i], generation);
     for (int i = 0; atomic_load_explicit(&p->left, memory_order_acquire) != 0; i++) {
-        if (i < SPIN_ROUNDS)
+        if (i < p->spin)
             PAUSE();
         else
             sched_yield();
@@ -161,7 +182,7 @@ void sib_pool_barrier(sib_pool *p)
         return;
     }
     for (int i = 0; atomic_load_explicit(&p->phase, memory_order_acquire) == phase; i++) {
-        if (i < SPIN_ROUNDS)
+        if (i < p->spin)
             PAUSE();
         else
             sched_yield();

@@ -131,7 +131,7 @@ void sib_pack_blocks(const sib_packed *p, unsigned char *tiles, const sib_matrix
             unsigned char *tile = tiles + (size_t)(b * p->chunks + c) * p->tile_bytes;
             if (rows < SIB_BLOCK || (c + 1) * SIB_CHUNK > src->in) memset(tile, 0, p->tile_bytes);
             for (int r = 0; r < rows; r++) {
-                int64_t row = expert * src->out + first + r;
+                int64_t row = expert * (src->parent_out ? src->parent_out : src->out) + first + r;
                 if (src->storage == SIB_AFFINE)
                     pack_affine_row(p, tile, src, row, c, r);
                 else

@@ -33,7 +33,8 @@ static void clamp_ref(float *y, const float *x, float lo, float hi, int64_t n)
     }
 }
 
-/* softcap: cap * tanh(x / cap), a division, not a product with 1 / cap. */
+/* softcap: cap * tanh(x / cap), a division, not a product with 1 / cap; < 3 ulp, except that the
+ * quotient of a subnormal x is rounded to the subnormal grid before it is scaled back. */
 static void softcap_ref(float *y, const float *x, float cap, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) y[i] = cap * sib_tanh(x[i] / cap);

@@ -81,6 +81,7 @@ sib_status sib_cpu_device_new(sib_device **out, const sib_cpu_options *o, sib_er
 #endif
 #if __has_include("kernels/vector.h")
     sib_cpu_vector_ops(&c->ops);
+    sib_cpu_head_ops(&c->ops);
 #endif
     c->base.ops = &c->ops;
     c->base.numerics = o->numerics;
@@ -88,6 +89,7 @@ sib_status sib_cpu_device_new(sib_device **out, const sib_cpu_options *o, sib_er
     c->threads = o->threads > 0 ? o->threads : sib_cpu_physical_cores();
     sib_status s = sib_pool_new(&c->pool, c->threads, o->pin, err);
     if (s == SIB_OK) s = sib_cpu_matmul_init(c, err);
+    if (s == SIB_OK) s = sib_cpu_attention_init(c, err);
     if (s != SIB_OK) {
         cpu_close(&c->base);
         return s;
@@ -99,4 +101,9 @@ sib_status sib_cpu_device_new(sib_device **out, const sib_cpu_options *o, sib_er
 void sib_device_free(sib_device *d)
 {
     if (d) d->ops->close(d);
+}
+
+int sib_cpu_device_threads(const sib_device *d)
+{
+    return ((const sib_cpu *)(const void *)d)->threads;
 }

@@ -46,6 +46,8 @@ void sib_cpu_matmul_ops(sib_ops *ops);
 sib_status sib_cpu_matmul_init(sib_cpu *c, sib_err *err);
 void sib_cpu_matmul_deinit(sib_cpu *c);
 void sib_cpu_attention_ops(sib_ops *ops);
+sib_status sib_cpu_attention_init(sib_cpu *c, sib_err *err); /* the scratch block */
 void sib_cpu_vector_ops(sib_ops *ops);
+void sib_cpu_head_ops(sib_ops *ops);
 
 #endif

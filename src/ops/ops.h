@@ -75,6 +75,13 @@ typedef struct sib_moe {
     int top_k;
 } sib_moe;
 
+/* ---- the assistant's centroid head (drafters_kv.md 1.5) ---------------------------------- */
+typedef struct sib_centroid_head {
+    const uint16_t *table;   /* device bf16 [n_vocab][hidden]                       */
+    const int32_t *ordering; /* device [n_centroids][n_vocab / n_centroids] ids     */
+    int n_vocab, hidden, n_centroids, top;
+} sib_centroid_head;
+
 typedef struct sib_ops {
     const char *name; /* "cpu" */
     void (*close)(sib_device *d); /* frees the device; call sib_device_free */
@@ -154,6 +161,11 @@ typedef struct sib_ops {
 
     /* Highest value of each row, ties to the lowest index, to HOST ids. */
     void (*argmax)(sib_device *d, int32_t *ids, const float *x, int rows, int n);
+    /* Best token of the candidates under the `top` best centroids (ties: lower index) of scores [rows][n_centroids], to HOST ids;
+     * ties between candidates: lowest id. In modes bf16 and int8 each product E[id][i] * y[i] is rounded to bf16 and summed as the
+     * reference does; in f32 nothing is rounded. logits [rows][n_vocab] or NULL gets the candidates' scores, NaN elsewhere. */
+    void (*centroid_argmax)(sib_device *d, int32_t *ids, const sib_centroid_head *h, const float *scores, const float *y, int rows,
+                            float *logits);
 } sib_ops;
 
 struct sib_device {
@@ -169,8 +181,7 @@ typedef struct sib_cpu_options {
 
 /* The CPU device (ops/cpu.c). Free with sib_device_free. */
 sib_status sib_cpu_device_new(sib_device **out, const sib_cpu_options *o, sib_err *err);
-/* A device with the same numerics whose operations do nothing, for planning arenas; it shares nothing with `d`. */
-void sib_nothing_device(sib_device *out, const sib_device *d);
+int sib_cpu_device_threads(const sib_device *d);
 void sib_device_free(sib_device *d);
 
 #endif

@@ -1,0 +1,23 @@
+/* cli/cmd_fit.c - `sibyl fit`: bytes needed for a context, by part, and what this machine has
+ * (engine/report.h). */
+#include "cli/answer.h"
+#include "cli/cmd.h"
+#include "cli/report.h"
+#include "cli/term.h"
+#include "engine/report.h"
+
+int cmd_fit(cli_args *a)
+{
+    sib_buf facts = {0};
+    sib_err err = {0};
+    json_t *o = NULL;
+    sib_status s = cli_use_model(a, &err);
+    a->library_asked = s == SIB_OK;
+    if (s == SIB_OK) s = sib_fit_json(&facts, &a->options, a->parallel ? a->parallel : 1, &err);
+    if (s == SIB_OK) s = sib_json_parse(&o, sib_buf_view(&facts), "report", &err);
+    if (s == SIB_OK && a->json) (void)puts(facts.p);
+    if (s == SIB_OK && !a->json) cli_report_print(stdout, o);
+    json_decref(o);
+    sib_buf_deinit(&facts);
+    return cli_exit(s, &err, !a->library_asked);
+}

@@ -1,0 +1,24 @@
+/* drafters/drafter.h - what the registry knows of a drafter kind: how to open it. */
+#ifndef SIB_DRAFTERS_DRAFTER_H
+#define SIB_DRAFTERS_DRAFTER_H
+
+#include "layers/loader.h"
+#include "ports/drafter.h"
+
+typedef struct sib_drafter_options {
+    /* assistant: rules of drafters_kv.md 1.6 "seed" instead of "trained", each on its own */
+    bool seed_scale, seed_positions, seed_window;
+    int bits;        /* DFlash 2: quantize projections at load; 0: as stored                        */
+    int n_seqs;      /* timelines at once                                                            */
+    int max_draft;   /* longest draft that will be asked for                                         */
+} sib_drafter_options;
+
+/* Opens the drafter in the loader's checkpoint on its device; weights are read after bind's checks would pass on
+ * `facts` and `offers` of the target. The drafter owns what it loaded. */
+typedef sib_status (*sib_drafter_open_fn)(sib_drafter **out, sib_loader *l, sib_model *target, const sib_drafter_options *o, sib_err *err);
+
+/* The generic part of a bind: every port that `needs` names is there, every fact it demands is equal; the
+ * sentence names what is missing. */
+sib_status sib_needs_check(const sib_needs *needs, const char *kind, const sib_model *target, sib_err *err);
+
+#endif

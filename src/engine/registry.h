@@ -1,0 +1,20 @@
+/* engine/registry.h - names to constructors; registry.c is the only file that names families and drafters. */
+#ifndef SIB_ENGINE_REGISTRY_H
+#define SIB_ENGINE_REGISTRY_H
+
+#include "drafters/drafter.h"
+#include "models/family.h"
+
+/* The family that claims the checkpoint; NULL with a sentence when none does (a drafter says so and what it is for). */
+const sib_family *sib_family_for(const sib_checkpoint *c, sib_err *err);
+
+/* Opens the drafter in `l`'s checkpoint for `target`, whatever its kind; what cannot draft is refused with a sentence. */
+sib_status sib_drafter_open(sib_drafter **out, sib_loader *l, sib_model *target, const sib_drafter_options *o, sib_err *err);
+
+/* SIB_EARG when the folder holds a drafter: it says so and names what it drafts for. */
+sib_status sib_refuse_drafter(const char *dir, sib_err *err);
+
+/* i-th family, NULL past the end. */
+const sib_family *sib_family_at(size_t i);
+
+#endif

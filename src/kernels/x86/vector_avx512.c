@@ -1,0 +1,7 @@
+/* kernels/x86/vector_avx512.c - the vector kernels at level avx512; the code is in vector_body.h. */
+#include "kernels/x86/vector_body.h"
+
+void sib_vector_avx512(sib_vector_kernels *k)
+{
+    set_vector_kernels(k);
+}
