@@ -34,6 +34,7 @@ struct sib_pool {
         sib_pool *pool;
         int tid;
         pthread_t thread;
+        _Alignas(64) atomic_uint claimed; /* last job whose part `tid` somebody took */
     } workers[]; /* n_threads - 1 */
 };
 
@@ -70,6 +71,17 @@ static void wait_for_job(sib_pool *p, unsigned seen)
     pthread_mutex_unlock(&p->lock);
 }
 
+/* Part `tid` of job `generation` is run by whoever claims it first: its worker, or the caller that has finished its
+ * own part while the worker has not got a processor yet. A job is over only when all parts are, so a late
+ * worker finds its part of an old job claimed, and fn and ctx are those of the job it did claim. */
+static void run_part(sib_pool *p, struct worker *w, unsigned generation)
+{
+    unsigned before = generation - 1;
+    if (!atomic_compare_exchange_strong(&w->claimed, &before, generation)) return;
+    p->fn(p->ctx, w->tid, p->n_threads);
+    atomic_fetch_sub_explicit(&p->left, 1, memory_order_release);
+}
+
 static void *worker_main(void *arg)
 {
     struct worker *w = arg;
@@ -80,8 +92,7 @@ static void *worker_main(void *arg)
         wait_for_job(p, seen);
         seen = atomic_load_explicit(&p->generation, memory_order_acquire);
         if (atomic_load(&p->stop)) return NULL;
-        p->fn(p->ctx, w->tid, p->n_threads);
-        atomic_fetch_sub_explicit(&p->left, 1, memory_order_release);
+        run_part(p, w, seen);
     }
 }
 
@@ -151,6 +162,8 @@ void sib_pool_run(sib_pool *p, sib_job_fn fn, void *ctx)
     atomic_store_explicit(&p->left, p->n_threads - 1, memory_order_relaxed);
     start_generation(p);
     fn(ctx, 0, p->n_threads);
+    unsigned generation = atomic_load_explicit(&p->generation, memory_order_relaxed);
+    for (int i = 0; i < p->n_threads - 1; i++) run_part(p, &p->workers[i], generation);
     for (int i = 0; atomic_load_explicit(&p->left, memory_order_acquire) != 0; i++) {
         if (i < p->spin)
             PAUSE();

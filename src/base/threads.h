@@ -3,8 +3,10 @@
  * sib_pool_run calls fn(ctx, tid, n_threads) once on each thread, the caller being
  * thread 0, and returns when all have finished. Between jobs a worker spins for a short
  * while (a forward pass issues hundreds of jobs, each some microseconds) and then parks
- * on a futex-backed condition, so that an idle engine costs nothing and an
- * oversubscribed machine makes progress. One job at a time: the caller serialises. */
+ * on a futex-backed condition, so that an idle engine costs nothing. A part whose thread has
+ * not got a processor by the time the caller is done with its own is run by the caller, so a busy
+ * machine makes a job slower, never stuck behind a sleeping thread. `tid` therefore names a part
+ * (and its scratch), not an OS thread. One job at a time: the caller serialises. */
 #ifndef SIB_BASE_THREADS_H
 #define SIB_BASE_THREADS_H
 

@@ -21,6 +21,9 @@ const cli_command cli_commands[] = {
     {"inspect", CLI_INSPECT, cmd_inspect, "[DIR]", 1, "what a checkpoint or drafter holds, without reading weights",
      NULL},
     {"fit", CLI_FIT, cmd_fit, "", 0, "bytes needed for a context, by part", NULL},
+    {"bench", CLI_BENCH, cmd_bench, "", 0, "prefill, decode and verification speed beside the machine's ceilings",
+     "Prints CSV (or one JSON object with --json): medians and best values of --repeats runs; the bandwidth and compute\n"
+     "probes run before and after. A list may be empty: --batch \"\" measures no batch."},
     {"tokenize", CLI_TOKENIZE, cmd_tokenize, "[TEXT]", 1, "token ids and pieces of a text",
      "Without TEXT, or when it is -, standard input is read."},
     {"detokenize", CLI_DETOKENIZE, cmd_detokenize, "[ID...]", -1, "the text of token ids",

@@ -53,6 +53,8 @@ typedef struct cli_args {
     bool apply_template, plain, special, only_ids; /* tokenize, detokenize */
     const char *tasks, *pictures, *expect_ids;
     int limit;          /* 0: all */
+    const char *prefill, *depth, *bench_rows, *batch; /* bench: lists "1,2,4"; "" for none */
+    int decode, repeats;
     bool library_asked; /* from here on SIB_EARG speaks of a checkpoint, not of the command line */
     char **rest;        /* what stands beside the flags */
     int n_rest;

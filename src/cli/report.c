@@ -32,7 +32,7 @@ static const struct {
 /* Keys of byte counts: by their ending, and the parts of the memory table. */
 static bool is_size(const char *key)
 {
-    static const char *const parts[] = {"bytes", "weights", "cache", "step", "results", "total"};
+    static const char *const parts[] = {"bytes", "weights", "cache", "step", "results", "pictures", "total"};
     for (size_t i = 0; i < SIB_COUNT(parts); i++)
         if (strcmp(parts[i], key) == 0) return true;
     return sib_ends_with(key, "_bytes");

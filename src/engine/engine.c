@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define VERSION "0.1.0"
 #define DEFAULT_CHUNK 512
@@ -74,8 +75,8 @@ static sib_status read_defaults(sib_engine *e, sib_err *err)
 static sib_status open_text(sib_engine *e, sib_err *err)
 {
     char *path = sib_checkpoint_path(e->files, "tokenizer.json"), *config = sib_checkpoint_path(e->files, "tokenizer_config.json");
-    sib_status s = SIB_OK;
-    if (path) s = sib_tokenizer_open(&e->tokenizer, path, config, err);
+    sib_status s = path && config ? SIB_OK : sib_nomem(err, "path");
+    if (s == SIB_OK && access(path, F_OK) == 0) s = sib_tokenizer_open(&e->tokenizer, path, config, err);
     if (s == SIB_OK && e->tokenizer) s = sib_chat_open(&e->chat, sib_checkpoint_dir(e->files), e->tokenizer, err);
     free(path);
     free(config);
@@ -105,6 +106,16 @@ void sib_engine_limits(const sib_options *o, int n_seqs, sib_model_limits *out)
     *out = (sib_model_limits){.n_ctx = o->n_ctx, .n_seqs = n_seqs, .max_block = block, .max_rows = chunk > n_seqs * block ? chunk : n_seqs * block};
 }
 
+static sib_status read_quirk(sib_engine *e, const sib_options *o, sib_err *err)
+{
+    const char *quirk = o->vision_quirk ? o->vision_quirk : "none";
+    if (strcmp(quirk, "none") && strcmp(quirk, "mlx-trunc"))
+        return sib_fail(err, SIB_EARG, "vision quirk \"%s\" is not known; known are none, mlx-trunc", quirk);
+    e->whole_pixels = quirk[0] == 'm';
+    if (e->whole_pixels) sib_log(SIB_LOG_WARN, "vision quirk mlx-trunc: where the patch projection is quantized, pixels are cut to whole numbers and pictures cannot be read");
+    return SIB_OK;
+}
+
 /* Everything that needs weights. */
 static sib_status open_model(sib_engine *e, const sib_options *o, sib_err *err)
 {
@@ -125,6 +136,7 @@ static sib_status build(sib_engine *e, const sib_options *o, sib_err *err)
     if (o->n_ctx < 0 || o->n_sessions < 0 || o->chunk < 0 || o->max_draft < 0 || o->max_draft > SIB_MAX_DRAFT || o->n_sessions > 1024 ||
         o->chunk > 65536 || o->n_ctx > 1 << 24)
         return sib_fail(err, SIB_EARG, "a size is out of range: n_ctx %d, n_sessions %d, chunk %d, max_draft %d", o->n_ctx, o->n_sessions, o->chunk, o->max_draft);
+    SIB_TRY(read_quirk(e, o, err));
     double t0 = now_ms();
     sib_checkpoint_options files = {.lax_safetensors = o->lax_safetensors};
     SIB_TRY(sib_checkpoint_open(&e->files, o->model, &files, err));

@@ -20,6 +20,7 @@ struct sib_engine {
     sib_generation_config defaults;
     sib_model_limits limits;
     int chunk;
+    bool whole_pixels; /* --vision-quirk mlx-trunc */
     char numerics[8];
     double load_ms;
     sib_trace_file *trace; /* NULL: off */

@@ -151,6 +151,12 @@ static json_t *quantization_of(const sib_checkpoint *c)
     return list;
 }
 
+/* With pictures: a model that reads them must have room for one. */
+static uint64_t total_of(const sib_memory *m)
+{
+    return (uint64_t)m->weights + m->cache + m->step + m->results + m->pictures;
+}
+
 static json_t *memory_row(int ctx, const sib_memory *m)
 {
     json_t *o = json_object();
@@ -159,7 +165,8 @@ static json_t *memory_row(int ctx, const sib_memory *m)
     put(o, "cache", json_integer((json_int_t)m->cache));
     put(o, "step", json_integer((json_int_t)m->step));
     put(o, "results", json_integer((json_int_t)m->results));
-    put(o, "total", json_integer((json_int_t)(m->weights + m->cache + m->step + m->results)));
+    put(o, "pictures", json_integer((json_int_t)m->pictures));
+    put(o, "total", json_integer((json_int_t)total_of(m)));
     return o;
 }
 
@@ -222,8 +229,6 @@ sib_status sib_inspect_json(sib_buf *out, const char *place, sib_err *err)
     put(o, "kind", json_string(drafter ? "drafter" : "model"));
     put(o, "model_type", json_string(sib_checkpoint_type(p.files)));
     if (json_is_string(arch)) put(o, "architecture", json_incref((json_t *)(uintptr_t)arch));
-    uint64_t elements = 0;
-    for (size_t i = 0; i < sib_checkpoint_count(p.files); i++) elements += (uint64_t)sib_tensor_elements(sib_checkpoint_at(p.files, i));
     put(o, "tensor_count", json_integer((json_int_t)sib_checkpoint_count(p.files)));
     put(o, "file_bytes", json_integer((json_int_t)sib_checkpoint_bytes(p.files)));
     put(o, "config", config_facts(p.files));
@@ -270,11 +275,6 @@ static sib_status fit_of(plan *p, const sib_options *o, int parallel, int ctx, s
     return plan_model(p, &limits, m, facts, NULL, err);
 }
 
-static uint64_t total_of(const sib_memory *m)
-{
-    return (uint64_t)m->weights + m->cache + m->step + m->results;
-}
-
 static sib_status fit(plan *p, sib_buf *out, const sib_options *o, int parallel, sib_err *err)
 {
     sib_memory m, trial;
@@ -296,7 +296,7 @@ static sib_status fit(plan *p, sib_buf *out, const sib_options *o, int parallel,
     const struct {
         const char *name;
         size_t bytes;
-    } parts[] = {{"weights", m.weights}, {"cache", m.cache}, {"step", m.step}, {"results", m.results}};
+    } parts[] = {{"weights", m.weights}, {"cache", m.cache}, {"step", m.step}, {"results", m.results}, {"pictures", m.pictures}};
     sib_buf_addf(out, "{\"ctx\":%d,\"parallel\":%d,\"numerics\":\"%s\",\"parts\":[", facts.n_ctx, parallel, o->numerics ? o->numerics : "bf16");
     for (size_t i = 0; i < SIB_COUNT(parts); i++) sib_buf_addf(out, "%s{\"name\":\"%s\",\"bytes\":%zu}", i ? "," : "", parts[i].name, parts[i].bytes);
     sib_buf_addf(out, "],\"total_bytes\":%llu,\"machine\":{\"memory_bytes\":%llu,\"available_bytes\":%llu},\"fits\":%s,\"largest_ctx\":%d}",

@@ -1,5 +1,5 @@
 /* engine/session.c - one timeline for a program that embeds the library: prompt, then token by token. */
-#include "engine/engine_internal.h"
+#include "engine/pictures.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -11,6 +11,7 @@ struct sib_session {
     sib_engine *engine;
     sib_generation *gen;
     sib_round *round;
+    sib_picture_set pictures; /* of the prompt on the timeline */
     atomic_bool cancelled;
     bool finished;
     double prefill_ms, decode_ms;
@@ -56,6 +57,7 @@ void sib_session_free(sib_session *s)
     if (!s) return;
     sib_round_free(s->round);
     sib_generation_free(s->gen);
+    sib_picture_set_deinit(&s->pictures, s->engine);
     free(s);
 }
 
@@ -71,7 +73,7 @@ static sib_status parse_word(const char *word, const char *what, const char *con
     return sib_fail(err, SIB_EARG, "%s \"%s\" is not known; known are %s, %s%s%s", what, word, words[0], words[1], n > 2 ? ", " : "", n > 2 ? words[2] : "");
 }
 
-static sib_status prompt(sib_session *s, const int32_t *ids, size_t n_ids, const sib_request *r, sib_logit_bias *bias, sib_str *stops, sib_err *err)
+static sib_status prompt(sib_session *s, const int32_t *ids, size_t n_ids, const sib_picture_set *pictures, const sib_request *r, sib_logit_bias *bias, sib_str *stops, sib_err *err)
 {
     static const char *const policies[] = {"auto", "fixed", "off"}, *const rules[] = {"match", "rejection"};
     int policy, rule;
@@ -87,27 +89,33 @@ static sib_status prompt(sib_session *s, const int32_t *ids, size_t n_ids, const
                          .stop = stops, .n_stop = (size_t)r->n_stop + (size_t)c->n_stops,
                          .max_tokens = r->max_tokens < 0 ? UINT64_MAX : (uint64_t)r->max_tokens, .keep_special = r->keep_special,
                          .rule = (sib_accept_rule)rule, .policy = (sib_policy_kind)policy, .draft_n = r->draft_n};
-    return sib_generation_prompt(s->gen, ids, n_ids, NULL, 0, &g, err);
+    if (pictures->n > 0) {
+        ids = pictures->ids;
+        n_ids = pictures->n_ids;
+    }
+    return sib_generation_prompt(s->gen, ids, n_ids, pictures->pictures, pictures->n, &g, err);
 }
 
 sib_status sib_session_prompt(sib_session *s, const int32_t *ids, size_t n_ids, const sib_picture *pictures, int n_pictures, const sib_request *r, sib_err *err)
 {
     if (r->struct_bytes != sizeof *r) return sib_fail(err, SIB_EARG, "sib_request has %zu bytes, this library expects %zu", r->struct_bytes, sizeof *r);
     if (r->n_bias < 0 || r->n_bias > 4096 || r->n_stop < 0 || r->n_stop > SIB_MAX_STOPS) return sib_fail(err, SIB_EARG, "%d logit biases and %d stop strings, at most 4096 and %d", r->n_bias, r->n_stop, SIB_MAX_STOPS);
-    if (n_pictures > 0) {
-        (void)pictures;
-        return sib_fail(err, SIB_EUNSUPPORTED, "this checkpoint takes no pictures");
-    }
+    sib_picture_set set = {0};
+    if (n_pictures > 0) SIB_TRY(sib_picture_set_new(&set, s->engine, ids, n_ids, pictures, n_pictures, r->max_soft_tokens, &s->pictures, err));
     size_t n_stops = (size_t)r->n_stop + (size_t)s->engine->defaults.n_stops;
     sib_logit_bias *bias = calloc((size_t)r->n_bias + 1, sizeof *bias);
     sib_str *stops = calloc(n_stops + 1, sizeof *stops);
-    sib_status status = bias && stops ? prompt(s, ids, n_ids, r, bias, stops, err) : sib_nomem(err, "request");
+    sib_status status = bias && stops ? prompt(s, ids, n_ids, &set, r, bias, stops, err) : sib_nomem(err, "request");
     free(bias);
     free(stops);
     if (status == SIB_OK) {
         atomic_store(&s->cancelled, false);
         s->finished = false;
         s->prefill_ms = s->decode_ms = 0;
+        sib_picture_set_deinit(&s->pictures, s->engine);
+        s->pictures = set;
+    } else {
+        sib_picture_set_deinit(&set, s->engine);
     }
     return status;
 }

@@ -75,10 +75,11 @@ static void collect(void *ctx, const char *name, int index, const float *values,
     sib_trace_file *t = ctx;
     char key[96];
     if (t->failed || !wanted(t->only, name, index)) return;
+    const char *phase = strncmp(name, "vision.", 7) == 0 ? "" : t->prompt ? "prefill." : "greedy."; /* as golden files name them */
     if (index >= 0)
-        (void)snprintf(key, sizeof key, "%s.%s.%d", t->prompt ? "prefill" : "greedy", name, index);
+        (void)snprintf(key, sizeof key, "%s%s.%d", phase, name, index);
     else
-        (void)snprintf(key, sizeof key, "%s.%s", t->prompt ? "prefill" : "greedy", name);
+        (void)snprintf(key, sizeof key, "%s%s", phase, name);
     stage *s = stage_named(t, key);
     float *more = s && (s->rows == 0 || s->n == n) ? realloc(s->values, (size_t)(s->rows + rows) * (size_t)n * sizeof *more) : NULL;
     if (!more) {

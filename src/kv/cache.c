@@ -10,7 +10,8 @@
 
 typedef struct owner { /* a layer that has a cache */
     sib_kv_geom geom;
-    int window, class_id;
+    int seen; /* positions that the next row and a drafter before it may see; 0: all */
+    int class_id;
     int n_pages; /* of its table */
     int table;   /* where its table begins in a sequence's tables */
 } owner;
@@ -112,9 +113,10 @@ sib_status sib_kv_layout_new(sib_kv_layout **out, const sib_kv_layer *layers, in
     for (int i = 0; i < n_layers; i++) {
         if (layers[i].donor >= 0) continue;
         owner *o = &l->owners[l->n_owners];
-        *o = (owner){layers[i].geom, layers[i].window, class_for(l, &layers[i].geom), pages_for(ctx), (int)table};
-        if (o->window > 0 && o->window < ctx) {
-            int ring = pages_for((int64_t)o->window - 1 + l->max_block) + 1;
+        *o = (owner){layers[i].geom, 0, class_for(l, &layers[i].geom), pages_for(ctx), (int)table};
+        if (layers[i].window > 0 && layers[i].window < ctx) {
+            o->seen = layers[i].window + 2;
+            int ring = pages_for((int64_t)o->seen - 1 + l->max_block) + 1;
             if (ring < o->n_pages) o->n_pages = ring;
         }
         table += o->n_pages;
@@ -279,10 +281,10 @@ static void drop_pages(sib_kv_seq *s, int32_t from, int32_t to)
     }
 }
 
-/* The first page that a row at position `len` may see in this layer. */
+/* The first page that must be there at length `len`. */
 static int32_t first_page(const owner *o, int32_t len)
 {
-    return o->window > 0 && len >= o->window ? (len - o->window + 1) / SIB_KV_PAGE : 0;
+    return o->seen > 0 && len >= o->seen ? (len - o->seen + 1) / SIB_KV_PAGE : 0;
 }
 
 static bool holds(const sib_kv_seq *s, int32_t len)
@@ -444,6 +446,20 @@ sib_status sib_kv_truncate(sib_kv_seq *s, int32_t len, sib_err *err)
     return SIB_OK;
 }
 
+int32_t sib_kv_reach(const sib_kv_seq *s)
+{
+    const sib_kv_layout *l = s->pool->layout;
+    int32_t reach = 0;
+    for (int i = 0; i < l->n_owners; i++) {
+        const owner *o = &l->owners[i];
+        int32_t p = pages_for(s->length); /* pages p and up are held */
+        while (p > 0 && s->logical[o->table + (p - 1) % o->n_pages] == p - 1) p--;
+        int32_t len = p > 0 ? p * SIB_KV_PAGE + o->seen - 1 : 0; /* the least one with first_page(len) >= p */
+        if (len > reach) reach = len;
+    }
+    return reach;
+}
+
 sib_status sib_kv_fork(sib_kv_seq *s, const sib_kv_seq *from, int32_t len, sib_err *err)
 {
     const sib_kv_layout *l = s->pool->layout;
@@ -472,19 +488,4 @@ sib_kv_view sib_kv_view_of(const sib_kv_seq *s, int layer)
     assert(0 <= layer && layer < l->n_layers);
     const owner *o = &l->owners[l->owner_of[layer]];
     return (sib_kv_view){s->address + o->table, o->n_pages};
-}
-
-int32_t sib_kv_reach(const sib_kv_seq *s)
-{
-    int32_t lo = 0, hi = sib_kv_length(s);
-    while (lo < hi) {
-        int32_t mid = lo + (hi - lo) / 2;
-        if (mid > 0 && !sib_kv_can_truncate(s, mid))
-            lo = mid + 1;
-        else if (mid == 0 && !sib_kv_can_truncate(s, 1))
-            lo = 1;
-        else
-            hi = mid;
-    }
-    return lo;
 }

@@ -8,14 +8,15 @@
  * Position p of a layer lives in pages[(p / 64) % n_pages]. A layer that sees everything has a
  * table for the whole context; a layer with a window has a ring:
  *
- *   window 100, max_block 64:  ceil((99 + 64) / 64) + 1 = 4 pages
+ *   window 100, max_block 64:  ceil((101 + 64) / 64) + 1 = 4 pages
  *   length 300, pending 20:    [ 256..319 | 64..127 | 128..191 | 192..255 ]
  *                                ^ committed to 299, pending to 319
  *
  * Rows enter as a *pending* block: begin(n) makes room, the caller appends and attends, keep(m)
- * commits the first m rows and forgets the rest. The ring has room for the window of the first
- * pending row and for max_block rows, and one page more, so that a page is only taken over when
- * no row of the block, nor of the block that replaces a rejected one, can see it.
+ * commits the first m rows and forgets the rest. The ring has room for what the first pending row sees
+ * and for max_block rows, and one page more, so that a page is only taken over when no row of the
+ * block, nor of the block that replaces a rejected one, can see it. It keeps two positions more than
+ * the window, for drafters that look at the last window + 1 positions before the next row.
  *
  * Shared pages (fork) are never written: begin() copies the last, partly filled page when somebody
  * else holds it too. begin and keep allocate no memory. Not thread-safe: one user at a time.
@@ -79,7 +80,7 @@ void sib_kv_keep(sib_kv_seq *s, int n);
  * is held, 0 always being one). */
 sib_status sib_kv_truncate(sib_kv_seq *s, int32_t len, sib_err *err);
 bool sib_kv_can_truncate(const sib_kv_seq *s, int32_t len);
-/* The smallest length from which every longer one up to now can be truncated to; 0 is possible besides. */
+/* The smallest length such that truncate succeeds for it and every longer one up to now (for 0 it always does). */
 int32_t sib_kv_reach(const sib_kv_seq *s);
 
 /* Makes the empty sequence `s` equal to the first len positions of `from` (same pool), sharing its

@@ -60,12 +60,15 @@ static sib_status step_progress(sib_loader *l, size_t bytes, sib_err *err)
     return SIB_OK;
 }
 
-static sib_status load_matrix(sib_loader *l, sib_linear *out, const sib_matrix_src *src, sib_err *err)
+static sib_status load_matrix(sib_loader *l, sib_linear *out, const sib_matrix_src *src, double share, sib_err *err)
 {
     sib_matrix *m;
     SIB_TRY(l->dev->ops->matrix_new(l->dev, &m, src, err));
     SIB_TRY(remember(l, m, NULL, 0, err));
-    l->packed_bytes += l->dev->ops->matrix_bytes(l->dev, src);
+    size_t bytes = l->dev->ops->matrix_bytes(l->dev, src);
+    l->packed_bytes += bytes;
+    l->active_bytes += share * (double)bytes;
+    l->active_macs += share * (double)src->out * (double)src->in * src->n_experts;
     *out = (sib_linear){m, (int)src->out, (int)src->in};
     return step_progress(l, sib_matrix_src_bytes(src), err);
 }
@@ -76,7 +79,16 @@ sib_status sib_load_linear(sib_loader *l, sib_linear *out, int n_out, int n_in, 
     FORMAT_NAME(name, fmt);
     sib_matrix_src src;
     SIB_TRY(sib_matrix_of(l->files, name, n_out, n_in, 0, &src, err));
-    return load_matrix(l, out, &src, err);
+    return load_matrix(l, out, &src, 1, err);
+}
+
+sib_status sib_load_table(sib_loader *l, sib_linear *out, int n_out, int n_in, sib_err *err, const char *fmt, ...)
+{
+    name_buf name;
+    FORMAT_NAME(name, fmt);
+    sib_matrix_src src;
+    SIB_TRY(sib_matrix_of(l->files, name, n_out, n_in, 0, &src, err));
+    return load_matrix(l, out, &src, 0, err);
 }
 
 sib_status sib_load_experts(sib_loader *l, sib_linear *out, int n_experts, int n_out, int n_in, sib_err *err,
@@ -86,7 +98,18 @@ sib_status sib_load_experts(sib_loader *l, sib_linear *out, int n_experts, int n
     FORMAT_NAME(name, fmt);
     sib_matrix_src src;
     SIB_TRY(sib_matrix_of(l->files, name, n_out, n_in, n_experts, &src, err));
-    return load_matrix(l, out, &src, err);
+    return load_matrix(l, out, &src, l->expert_share, err);
+}
+
+sib_status sib_load_stack(sib_loader *l, sib_linear *out, int n, int n_out, int n_in, sib_err *err, const char *fmt, ...)
+{
+    name_buf name;
+    FORMAT_NAME(name, fmt);
+    sib_matrix_src src;
+    SIB_TRY(sib_matrix_of(l->files, name, n_out, n_in, n, &src, err));
+    src.out *= n;
+    src.n_experts = 1;
+    return load_matrix(l, out, &src, 1, err);
 }
 
 sib_status sib_load_expert_list(sib_loader *l, sib_linear *out, int n_experts, int n_out, int n_in, const char *suffix,
@@ -107,7 +130,7 @@ sib_status sib_load_expert_rows(sib_loader *l, sib_linear *out, int n_experts, i
     sib_matrix_src src;
     SIB_TRY(sib_matrix_of(l->files, name, all, n_in, n_experts, &src, err));
     src = sib_matrix_src_slice(&src, first, n_out);
-    return load_matrix(l, out, &src, err);
+    return load_matrix(l, out, &src, l->expert_share, err);
 }
 
 static sib_status read_host(sib_loader *l, float *out, int64_t n, const char *name, sib_err *err)

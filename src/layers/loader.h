@@ -33,6 +33,9 @@ typedef struct sib_loader {
     void *progress_ctx;
     uint64_t done, total; /* bytes of tensors */
     size_t packed_bytes;  /* device bytes of what was loaded */
+    /* What one decoded token reads and multiplies: all matrices but tables, experts by their share. */
+    double expert_share;  /* experts picked / experts; set by the family before it loads experts */
+    double active_bytes, active_macs;
 } sib_loader;
 
 void sib_weights_deinit(sib_weights *w, sib_device *dev);
@@ -42,12 +45,18 @@ bool sib_has(const sib_loader *l, const char *fmt, ...) SIB_PRINTF(2, 3);
 /* Module `name` (without ".weight") as [n_out, n_in], plain or quantized. */
 sib_status sib_load_linear(sib_loader *l, sib_linear *out, int n_out, int n_in, sib_err *err, const char *fmt, ...)
     SIB_PRINTF(6, 7);
+/* A table that is only looked up (embedding rows): not part of a token's cost. */
+sib_status sib_load_table(sib_loader *l, sib_linear *out, int n_out, int n_in, sib_err *err, const char *fmt, ...)
+    SIB_PRINTF(6, 7);
 /* n_experts matrices stacked in one tensor. */
 sib_status sib_load_experts(sib_loader *l, sib_linear *out, int n_experts, int n_out, int n_in, sib_err *err,
                             const char *fmt, ...) SIB_PRINTF(7, 8);
 /* n_experts matrices, one module each: PREFIX.0.SUFFIX, PREFIX.1.SUFFIX, ... */
 sib_status sib_load_expert_list(sib_loader *l, sib_linear *out, int n_experts, int n_out, int n_in, const char *suffix,
                                 sib_err *err, const char *fmt, ...) SIB_PRINTF(8, 9);
+/* `n` matrices [n_out, n_in] stacked in one tensor, as one matrix of n * n_out rows (position tables). */
+sib_status sib_load_stack(sib_loader *l, sib_linear *out, int n, int n_out, int n_in, sib_err *err, const char *fmt, ...)
+    SIB_PRINTF(7, 8);
 /* Rows [first, first + n_out) of each expert of a tensor with `all` rows an expert (fused gate_up). */
 sib_status sib_load_expert_rows(sib_loader *l, sib_linear *out, int n_experts, int all, int first, int n_out, int n_in,
                                 sib_err *err, const char *fmt, ...) SIB_PRINTF(9, 10);

@@ -24,6 +24,8 @@ typedef struct sib_soft {
     int first, n;          /* rows of the part                                            */
     const float *features; /* device [n][hidden], merged after the embedding scale         */
     bool bidirectional;    /* the rows form one block that sees itself both ways, where the model does that */
+    bool everywhere;       /* with bidirectional: on every layer and beyond the window, as transformers' plain forward
+                              does for Gemma 4; for comparisons with it */
 } sib_soft;
 
 typedef struct sib_part {
@@ -49,6 +51,7 @@ typedef struct sib_facts {
     int max_rows;      /* rows a forward call takes        */
     int max_logits;    /* logit rows a forward call takes  */
     int n_ctx;         /* positions a sequence can hold    */
+    double active_bytes, active_macs; /* packed weights that one decoded token reads, multiply-adds it takes; attention aside */
     float embed_scale; /* factor of the input embeddings, 1 when there is none */
 } sib_facts;
 
@@ -127,6 +130,7 @@ typedef struct sib_memory {
     size_t cache;   /* keys, values, recurrent state of all sequences */
     size_t step;    /* activations of the largest call          */
     size_t results; /* hidden states and logits handed out      */
+    size_t pictures; /* work on the largest picture, taken when the first one comes */
 } sib_memory;
 
 /* First member of every family's model struct. */

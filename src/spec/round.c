@@ -15,8 +15,8 @@ struct sib_round {
     int *n_drafts;        /* [n_lanes] */
     int *lane_of;         /* [n_lanes] lane of each part of the call */
     int32_t *drafts;      /* [n_lanes][SIB_ROUND_EMIT] */
-    sib_soft *soft;       /* [n_soft_cap], shared by the parts of a call */
-    int n_soft, n_soft_cap;
+    sib_soft *soft;       /* [max_rows], shared by the parts of a call: a picture has a row at least */
+    int n_soft;
 };
 
 static double now_ms(void)
@@ -32,7 +32,7 @@ sib_status sib_round_new(sib_round **out, sib_model *model, sib_drafter *drafter
     sib_round *r = calloc(1, sizeof *r);
     if (!r) return sib_nomem(err, "round");
     size_t n = (size_t)n_lanes;
-    *r = (sib_round){.model = model, .drafter = drafter, .n_lanes = n_lanes, .n_soft_cap = 64 * n_lanes,
+    *r = (sib_round){.model = model, .drafter = drafter, .n_lanes = n_lanes,
                      .chunk = chunk > 0 && chunk < model->facts.max_rows ? chunk : model->facts.max_rows};
     r->parts = calloc(n, sizeof *r->parts);
     r->propose = calloc(n, sizeof *r->propose);
@@ -40,7 +40,7 @@ sib_status sib_round_new(sib_round **out, sib_model *model, sib_drafter *drafter
     r->n_drafts = calloc(n, sizeof *r->n_drafts);
     r->lane_of = calloc(n, sizeof *r->lane_of);
     r->drafts = calloc(n * SIB_ROUND_EMIT, sizeof *r->drafts);
-    r->soft = calloc((size_t)r->n_soft_cap, sizeof *r->soft);
+    r->soft = calloc((size_t)model->facts.max_rows, sizeof *r->soft);
     if (!r->parts || !r->propose || !r->settle || !r->n_drafts || !r->lane_of || !r->drafts || !r->soft) {
         sib_round_free(r);
         return sib_nomem(err, "round");
@@ -104,23 +104,24 @@ static sib_status draft(sib_round *r, sib_lane *const *lanes, int n, int rows_le
     return SIB_OK;
 }
 
-/* Rows of a prompt chunk: the chunk size, extended to the end of a picture that would be cut. */
-static int chunk_rows(const sib_round *r, const sib_lane *l, int limit)
+/* Rows of a prompt chunk: the chunk size or the lane's share of the call, extended to the end of a picture that would be
+ * cut, for which it may take all the room that is left; 0 when even that is too little, and the lane waits. */
+static int chunk_rows(const sib_round *r, const sib_lane *l, int share, int room)
 {
     int left = l->n_tokens - l->n_done, rows = left < r->chunk ? left : r->chunk;
-    if (rows > limit) rows = limit;
+    if (rows > share) rows = share;
     for (int s = 0; s < l->n_soft; s++) {
         int end = l->n_done + rows, first = l->soft[s].pos, last = first + l->soft[s].n;
         if (!l->soft[s].bidirectional || end <= first || end >= last) continue;
-        if (last - l->n_done <= limit)
+        if (last - l->n_done <= room)
             rows = last - l->n_done; /* up to the picture's end */
-        else if (first > l->n_done)
+        else
             rows = first - l->n_done; /* it goes whole into the next call */
     }
     return rows;
 }
 
-static sib_status add_soft(sib_round *r, const sib_lane *l, sib_part *part, sib_err *err)
+static void add_soft(sib_round *r, const sib_lane *l, sib_part *part)
 {
     part->soft = r->soft + r->n_soft;
     int from = l->n_done, to = l->n_done + part->n_rows;
@@ -128,13 +129,11 @@ static sib_status add_soft(sib_round *r, const sib_lane *l, sib_part *part, sib_
         const sib_soft_span *span = &l->soft[s];
         int first = span->pos > from ? span->pos : from, last = span->pos + span->n < to ? span->pos + span->n : to;
         if (first >= last) continue;
-        if (r->n_soft == r->n_soft_cap) return sib_fail(err, SIB_ECAPACITY, "more than %d pictures in one call", r->n_soft_cap);
         int hidden = r->model->facts.hidden;
         r->soft[r->n_soft++] = (sib_soft){.first = first - from, .n = last - first,
                                           .features = span->features + (size_t)(first - span->pos) * hidden, .bidirectional = span->bidirectional};
         part->n_soft++;
     }
-    return SIB_OK;
 }
 
 /* Every lane's window: decided tokens that are not done, then the drafts. */
@@ -154,12 +153,12 @@ static sib_status build_parts(sib_round *r, sib_lane *const *lanes, int n, int *
             memcpy(l->tokens + l->n_tokens, r->drafts + (size_t)i * SIB_ROUND_EMIT, (size_t)r->n_drafts[i] * sizeof *l->tokens);
             part->n_rows = part->n_logits = 1 + r->n_drafts[i];
         } else {
-            part->n_rows = rows_left > 0 ? chunk_rows(r, l, rows_left / waiting > 0 ? rows_left / waiting : 1) : 0;
+            part->n_rows = rows_left > 0 ? chunk_rows(r, l, rows_left / waiting > 0 ? rows_left / waiting : 1, rows_left) : 0;
             part->n_logits = part->n_rows > 0 && l->n_done + part->n_rows == l->n_tokens;
             rows_left -= part->n_rows;
             waiting--;
         }
-        SIB_TRY(add_soft(r, l, part, err));
+        add_soft(r, l, part);
     }
     /* Lanes that got no row this time stay out of the call. */
     for (int i = 0; i < n; i++)

@@ -232,12 +232,19 @@ FILTER(f_center)
     return with_flag(sib_tpad(r, text_of(r, in), number(r, a[0], 80, "width"), ' ', 0), safety(in));
 }
 
+static void want_text(sib_tr *r, sib_tv v, const char *who)
+{
+    if (v.type == TV_UNDEF) sib_tundefined(r, v);
+    if (v.type != TV_STR) sib_tfail(r, SIB_TEMPLATE_RUNTIME, "%s wants a string, not '%s'", who, sib_tv_type_name(v));
+}
+
 FILTER(f_indent)
 {
     UNUSED;
+    want_text(r, in, "indent");
     sib_tb b = {.r = r};
     sib_tv indent = a[0].type == TV_STR ? a[0] : sib_tpad(r, SIB_STR(""), number(r, a[0], 4, "width"), ' ', 1);
-    sib_tlist lines = sib_tlines(r, sib_tv_text(sib_tconcat(r, with_flag(sib_tv_str(r, in), 0), sib_tv_z("\n"))), false);
+    sib_tlist lines = sib_tlines(r, sib_tv_text(sib_tconcat(r, with_flag(in, 0), sib_tv_z("\n"))), false);
     for (size_t i = 0; i < lines.n; i++) {
         sib_str line = sib_tv_text(lines.v[i]);
         if (i) sib_tb_addc(&b, '\n');
@@ -250,11 +257,12 @@ FILTER(f_indent)
 FILTER(f_truncate)
 {
     UNUSED;
-    sib_str s = text_of(r, in), end = a[2].type == TV_ABSENT ? SIB_STR("...") : text_of(r, a[2]);
+    want_text(r, in, "truncate");
+    sib_str s = sib_tv_text(in), end = a[2].type == TV_ABSENT ? SIB_STR("...") : text_of(r, a[2]);
     int64_t length = number(r, a[0], 255, "length"), leeway = given(a[3]) ? sib_tv_index(r, a[3], "leeway") : 5;
     int64_t n_end = (int64_t)sib_tcount(r, end);
     if (length < n_end || leeway < 0) sib_tfail(r, SIB_TEMPLATE_RUNTIME, "truncate: the length must be at least %lld, and the leeway at least 0", (long long)n_end);
-    if (length > INT64_MAX - leeway || (int64_t)sib_tcount(r, s) <= length + leeway) return in.type == TV_STR ? in : sib_tv_bytes(s.p, s.n);
+    if (length > INT64_MAX - leeway || (int64_t)sib_tcount(r, s) <= length + leeway) return in;
     s.n = sib_toffset(s, (size_t)(length - n_end));
     const char *space = flag(a[1]) || !s.n ? NULL : memrchr(s.p, ' ', s.n);
     if (space) s.n = (size_t)(space - s.p);
@@ -573,10 +581,16 @@ static int named(sib_tr *r, sib_tv name, bool filter)
     return which;
 }
 
+/* What map and select go through: anything false counts as empty, whether it can be iterated over or not. */
+static sib_tlist items_or_none(sib_tr *r, sib_tv in)
+{
+    return sib_tv_truth(in) ? sib_tv_items(r, in) : (sib_tlist){0};
+}
+
 FILTER(f_map)
 {
     UNUSED;
-    sib_tlist l = copied(r, sib_tv_items(r, in));
+    sib_tlist l = copied(r, items_or_none(r, in));
     if (!raw->n) {
         sib_tv by[2];
         if (!raw->n_kw) sib_tfail(r, SIB_TEMPLATE_RUNTIME, "map requires a filter argument");
@@ -592,7 +606,7 @@ FILTER(f_map)
 
 static sib_tv chosen(sib_tr *r, sib_tv in, const sib_targs *raw, bool keep, bool by_attribute)
 {
-    sib_tlist l = sib_tv_items(r, in), out = {0};
+    sib_tlist l = items_or_none(r, in), out = {0};
     size_t skip = by_attribute;
     if (by_attribute && !raw->n) sib_tfail(r, SIB_TEMPLATE_RUNTIME, "an attribute name is missing");
     int test = raw->n > skip ? named(r, raw->pos[skip], false) : -1;

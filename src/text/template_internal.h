@@ -247,7 +247,7 @@ const char *sib_tv_type_name(sib_tv v); /* Python's: 'str', 'int', ... */
 bool sib_tv_truth(sib_tv v);
 bool sib_tv_equal(sib_tr *r, sib_tv a, sib_tv b);
 int sib_tv_order(sib_tr *r, sib_tv a, sib_tv b, const char *op); /* <0, 0, >0; 2: unordered (NaN) */
-bool sib_tv_hashable(sib_tv v);
+bool sib_tv_hashable(sib_tr *r, sib_tv v);
 bool sib_tv_in(sib_tr *r, sib_tv item, sib_tv box);
 bool sib_tv_iterable(sib_tv v);
 sib_tlist sib_tv_items(sib_tr *r, sib_tv v); /* what iterating gives; may share storage; fails on others */

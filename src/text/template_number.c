@@ -12,6 +12,7 @@
 #define BASE       1000000000u
 #define MAX_DIGITS 4300
 #define MAX_LIMBS  ((MAX_DIGITS + 8) / 9)
+#define TOP_LIMB   10000000u /* the first of MAX_LIMBS stays below: 4300 = 9 * 477 + 7 */
 
 /* ---- long integers --------------------------------------------------------------------------------------- */
 
@@ -44,7 +45,8 @@ static sib_tv big_value(sib_tr *r, sib_tbig *b)
         for (uint32_t i = b->n; i--;) over |= __builtin_mul_overflow(m, (uint64_t)BASE, &m) || __builtin_add_overflow(m, (uint64_t)b->d[i], &m);
         if (!over && m <= (uint64_t)INT64_MAX + b->neg) return sib_tv_int((int64_t)(b->neg ? -m : m));
     }
-    if (b->n > MAX_LIMBS) sib_tfail(r, SIB_TEMPLATE_LIMIT, "an integer has more than %d digits", MAX_DIGITS);
+    if (b->n > MAX_LIMBS || (b->n == MAX_LIMBS && b->d[b->n - 1] >= TOP_LIMB))
+        sib_tfail(r, SIB_TEMPLATE_LIMIT, "an integer has more than %d digits", MAX_DIGITS);
     return (sib_tv){.type = TV_BIG, .u.big = b};
 }
 
@@ -91,13 +93,35 @@ static sib_tv big_mul(sib_tr *r, const sib_tbig *a, const sib_tbig *b)
     return big_value(r, p);
 }
 
-static double big_double(const sib_tbig *b) /* correctly rounded, by way of the decimal text; may be infinite */
+enum { BIG_TEXT = MAX_LIMBS * 9 + 16 };
+
+static void big_text(const sib_tbig *b, char text[BIG_TEXT]) /* decimal, without sign */
 {
-    char text[MAX_LIMBS * 9 + 16], *p = text;
-    if (b->neg) *p++ = '-';
-    for (uint32_t i = b->n; i--;) p += sprintf(p, "%09u", (unsigned)b->d[i]);
-    *p = 0;
-    return strtod(text, NULL);
+    size_t n = 0;
+    for (uint32_t i = b->n; i--;) n += (size_t)snprintf(text + n, BIG_TEXT - n, i + 1 == b->n ? "%u" : "%09u", (unsigned)b->d[i]);
+    text[n] = 0;
+}
+
+static double big_double(const sib_tbig *b) /* correctly rounded; may be infinite */
+{
+    char text[BIG_TEXT];
+    big_text(b, text);
+    double d = strtod(text, NULL);
+    return b->neg ? -d : d;
+}
+
+/* A double of such size is an integer, and printf gives all its digits. */
+static int order_big_double(const sib_tbig *b, double d)
+{
+    char x[BIG_TEXT], y[330];
+    if (isnan(d)) return 2;
+    if (isinf(d) || (d < 0) != b->neg || fabs(d) < 9e18) return isinf(d) ? d > 0 ? -1 : 1 : b->neg ? -1 : 1;
+    big_text(b, x);
+    (void)snprintf(y, sizeof y, "%.0f", fabs(d));
+    size_t n = strlen(x), m = strlen(y);
+    int c = n != m ? n < m ? -1 : 1 : strcmp(x, y);
+    c = (c > 0) - (c < 0);
+    return b->neg ? -c : c;
 }
 
 bool sib_tnum_int(sib_tr *r, sib_str s, int base, sib_tv *out)
@@ -180,20 +204,18 @@ sib_tv sib_tnum_from_double(sib_tr *r, double d)
     return v;
 }
 
-/* Digits without the underscores that Python allows between two of them; false where one stands elsewhere. */
-static bool plain_digits(sib_str s, char *out, size_t cap, size_t *n)
+/* Digits without the underscores that Python allows between two of them, ended by NUL; NULL where one stands elsewhere. */
+static char *plain_digits(sib_tr *r, sib_str s, size_t *n)
 {
+    char *out = sib_talloc(r, s.n + 1);
     *n = 0;
     for (size_t i = 0; i < s.n; i++) {
-        if (s.p[i] == '_') {
-            if (!i || i + 1 == s.n || !isxdigit((unsigned char)s.p[i - 1]) || !isxdigit((unsigned char)s.p[i + 1])) return false;
-            continue;
-        }
-        if (*n + 1 >= cap) return false;
-        out[(*n)++] = s.p[i];
+        bool between = i && i + 1 < s.n && isxdigit((unsigned char)s.p[i - 1]) && isxdigit((unsigned char)s.p[i + 1]);
+        if (!s.p[i] || (s.p[i] == '_' && !between)) return NULL;
+        if (s.p[i] != '_') out[(*n)++] = s.p[i];
     }
     out[*n] = 0;
-    return true;
+    return out;
 }
 
 static void refuse_other_digits(sib_tr *r, sib_str s)
@@ -204,11 +226,11 @@ static void refuse_other_digits(sib_tr *r, sib_str s)
 
 bool sib_tnum_pyint(sib_tr *r, sib_str s, int base, sib_tv *out)
 {
-    char text[MAX_DIGITS + 16];
     size_t n;
     s = sib_tstrip(s, 3, NULL);
     refuse_other_digits(r, s);
-    if (!plain_digits(s, text, sizeof text, &n)) return false;
+    char *text = plain_digits(r, s, &n);
+    if (!text) return false;
     size_t sign = n && (text[0] == '-' || text[0] == '+');
     if (n > sign + 1 && text[sign] == '0' && base != 10) {
         char c = (char)tolower((unsigned char)text[sign + 1]);
@@ -228,11 +250,12 @@ bool sib_tnum_pyint(sib_tr *r, sib_str s, int base, sib_tv *out)
 
 bool sib_tnum_pyfloat(sib_tr *r, sib_str s, double *out)
 {
-    char text[1024], *end;
+    char *end;
     size_t n;
     s = sib_tstrip(s, 3, NULL);
     refuse_other_digits(r, s);
-    if (!plain_digits(s, text, sizeof text, &n) || !n || strlen(text) != n) return false;
+    char *text = plain_digits(r, s, &n);
+    if (!text || !n) return false;
     const char *p = text + (text[0] == '-' || text[0] == '+');
     if (strcasecmp(p, "inf") && strcasecmp(p, "infinity") && strcasecmp(p, "nan") && strspn(p, "0123456789.eE+-") != strlen(p)) return false;
     *out = strtod(text, &end);
@@ -265,10 +288,7 @@ int sib_tnum_order(sib_tv a, sib_tv b)
         return c == 2 ? 2 : -c;
     }
     if (b.type == TV_FLOAT && a.type != TV_BIG) return order_int_double(small_int(a), b.u.f);
-    if (b.type == TV_FLOAT) {
-        double x = big_double(a.u.big);
-        return isnan(b.u.f) ? 2 : (x > b.u.f) - (x < b.u.f);
-    }
+    if (b.type == TV_FLOAT) return order_big_double(a.u.big, b.u.f);
     if (a.type == TV_BIG && b.type == TV_BIG && a.u.big->neg == b.u.big->neg) {
         int c = big_order_abs(a.u.big, b.u.big);
         return a.u.big->neg ? -c : c;

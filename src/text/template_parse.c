@@ -771,8 +771,8 @@ static sib_tnode *parse_unary(parser *p, bool filters)
 static void push_op(parser *p, sib_tnode *n, char op)
 {
     size_t at = n->kids.n - 1; /* before the operand that follows */
-    if (at % 8 == 0) {
-        char *ops = sib_talloc(p->r, at + 8);
+    if (!at || (at >= 8 && !(at & (at - 1)))) { /* room for 8, 16, 32, ... */
+        char *ops = sib_talloc(p->r, at ? at * 2 : 8);
         if (at) memcpy(ops, n->ops, at);
         n->ops = ops;
     }

@@ -181,7 +181,7 @@ static sib_tv element(sib_tr *r, sib_tv v, sib_tv key)
 {
     int64_t n, i;
     if (v.type == TV_DICT) {
-        sib_tv *found = sib_tv_hashable(key) ? sib_tdict_get(r, v.u.dict, key) : NULL;
+        sib_tv *found = sib_tv_hashable(r, key) ? sib_tdict_get(r, v.u.dict, key) : NULL;
         return found ? *found : sib_tv_of(TV_ABSENT);
     }
     if ((v.type != TV_STR && v.type != TV_LIST && v.type != TV_TUPLE && v.type != TV_RANGE) || (key.type != TV_INT && key.type != TV_BOOL))

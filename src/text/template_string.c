@@ -107,6 +107,12 @@ static void put_upper(sib_tb *b, uint32_t cp)
     for (size_t i = 0; i < n; i++) sib_tb_cp(b, (uint32_t)utf8proc_toupper(f[i]));
 }
 
+static bool cased(uint32_t cp)
+{
+    utf8proc_category_t c = category(cp);
+    return c == UTF8PROC_CATEGORY_LU || c == UTF8PROC_CATEGORY_LL || c == UTF8PROC_CATEGORY_LT;
+}
+
 static void put_title(sib_tb *b, uint32_t cp)
 {
     uint32_t simple = (uint32_t)utf8proc_totitle((utf8proc_int32_t)cp);
@@ -117,14 +123,9 @@ static void put_title(sib_tb *b, uint32_t cp)
         sib_tb_cp(b, simple);
         return;
     }
-    sib_tb_cp(b, (uint32_t)utf8proc_totitle(f[0]));
-    for (size_t i = 1; i < n; i++) sib_tb_cp(b, f[i] == 0x3B9 ? 0x345 : (uint32_t)f[i]); /* iota goes below */
-}
-
-static bool cased(uint32_t cp)
-{
-    utf8proc_category_t c = category(cp);
-    return c == UTF8PROC_CATEGORY_LU || c == UTF8PROC_CATEGORY_LL || c == UTF8PROC_CATEGORY_LT;
+    size_t head = cased((uint32_t)f[0]) ? 0 : 1; /* the n of U+0149 stands behind its apostrophe */
+    for (size_t i = 0; i < n; i++)
+        sib_tb_cp(b, i == head ? (uint32_t)utf8proc_totitle(f[i]) : i && f[i] == 0x3B9 ? 0x345 : (uint32_t)f[i]); /* iota goes below */
 }
 
 static bool case_ignorable(uint32_t cp)

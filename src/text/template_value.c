@@ -277,12 +277,15 @@ sib_tv sib_tv_dict(sib_tdict *d)
     return (sib_tv){.type = TV_DICT, .u.dict = d};
 }
 
-bool sib_tv_hashable(sib_tv v)
+bool sib_tv_hashable(sib_tr *r, sib_tv v)
 {
     if (v.type == TV_TUPLE) {
-        for (size_t i = 0; i < v.u.list->n; i++)
-            if (!sib_tv_hashable(v.u.list->v[i])) return false; /* tuples cannot hold themselves; depth is that of the source */
-        return true;
+        bool all = true;
+        sib_tenter(r);
+        for (size_t i = 0; all && i < v.u.list->n; i++) all = sib_tv_hashable(r, v.u.list->v[i]);
+        sib_tleave(r);
+        sib_twork(r, 0);
+        return all;
     }
     return v.type != TV_LIST && v.type != TV_DICT && v.type != TV_VIEW && v.type != TV_NS;
 }
@@ -330,7 +333,7 @@ static void index_build(sib_tr *r, sib_tdict *d, size_t n_index)
 
 sib_tv *sib_tdict_get(sib_tr *r, const sib_tdict *d, sib_tv key)
 {
-    if (!sib_tv_hashable(key)) sib_tfail(r, SIB_TEMPLATE_RUNTIME, "unhashable type: '%s'", sib_tv_type_name(key));
+    if (!sib_tv_hashable(r, key)) sib_tfail(r, SIB_TEMPLATE_RUNTIME, "unhashable type: '%s'", sib_tv_type_name(key));
     if (d->n_index) {
         uint32_t at = d->index[slot_of(r, d, key, hash_of(r, key))];
         return at ? &d->e[at - 1].value : NULL;

@@ -6,7 +6,7 @@
 
 #include "base/arena.h"
 #include "base/threads.h"
-#include "kc_probe.h"
+#include "kernels/probe.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -459,8 +459,8 @@ static void bench_all(kc *c, const sib_kernels *ref, const sib_kernels *var)
         for (int prep = 0; prep < SIB_N_PREPS; prep++)
             for (size_t f = 0; f < SIB_COUNT(timed); f++)
                 if (has(var, (sib_prep)prep, &timed[f]) && !same_kernel(ref, var, (sib_prep)prep, &timed[f])) {
-                    kc_ceilings top;
-                    kc_probe(&top, pool, c->isa);
+                    sib_ceilings top;
+                    sib_probe(&top, pool, c->isa);
                     printf("probe %d threads: read %.1f GB/s, int8 %.0f, bf16 %.0f, f32 %.0f Gop/s\n", threads, top.read_gbps,
                            top.int8_gops, top.bf16_gops, top.f32_gops);
                     bench_format(c, var, (sib_prep)prep, &timed[f], pool);

@@ -6,7 +6,7 @@
 #include "kcheck.h"
 
 #include "base/rng.h"
-#include "kc_probe.h"
+#include "kernels/probe.h"
 
 #include <math.h>
 #include <signal.h>
@@ -204,9 +204,9 @@ void kc_time(kc *c, const char *what, void (*fn)(void *arg), void *arg, double b
 {
     double best = INFINITY, spent = 0;
     for (int i = 0; i < 3 || spent < 0.03; i++) {
-        double t = kc_now();
+        double t = sib_probe_now();
         fn(arg);
-        t = kc_now() - t;
+        t = sib_probe_now() - t;
         spent += t;
         if (t < best) best = t;
     }

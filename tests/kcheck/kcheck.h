@@ -66,7 +66,7 @@ void kc_order(kc *c, const char *what, size_t index, double got, double exact, d
 void kc_ulp(kc *c, const char *what, size_t index, float got, double exact, double ulps);
 
 /* Calls fn(arg) until 30 ms have passed, at least 3 times; prints the best time, bytes and operations a second (0: not
- * of interest). A family prints ceilings beside them (kc_probe.h). */
+ * of interest). A family prints ceilings beside them (kernels/probe.h). */
 void kc_time(kc *c, const char *what, void (*fn)(void *arg), void *arg, double bytes, double ops);
 
 #endif

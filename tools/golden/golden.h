@@ -45,8 +45,32 @@ void golden_line(golden *g, const char *key, double max_abs, double max_rel, con
 void golden_input(golden *g, const char *key); /* an input of the case: marked, printed as `input` */
 void golden_fail(golden *g, const char *key, const char *why);
 
+/* Stages of a forward pass as a trace sees them; a stage that comes in parts is joined. ctx: golden_stages *. */
+typedef struct golden_stage {
+    char key[64]; /* "hidden.3" */
+    float *values;
+    int64_t n;
+} golden_stage;
+
+typedef struct golden_stages {
+    golden_stage list[2048];
+    int count;
+} golden_stages;
+
+void golden_collect(void *ctx, const char *stage, int index, const float *values, int rows, int n);
+const golden_stage *golden_stage_find(const golden_stages *s, const char *fmt, ...) SIB_PRINTF(2, 3);
+void golden_stages_free(golden_stages *s); /* and s itself, from malloc */
+
+/* Keys PREFIXinput_ids, PREFIXprefill.*, PREFIXgreedy.*, PREFIXvisible.*; the prompt's picture rows in soft. */
+sib_status golden_prompt(golden *g, golden_model *m, const char *prefix, const sib_soft *soft, int n_soft, sib_err *err);
+
+/* Encodes picture.png with the budget of expected.json and compares vision.*. *features: device rows of the pictures'
+ * *n soft tokens, to be released by the caller; NULL when the case has no picture. */
+sib_status golden_encode(golden *g, golden_model *m, float **features, int *n, sib_err *err);
+
 /* Runners. */
 sib_status golden_text(golden *g, sib_err *err);
+sib_status golden_pictures(golden *g, golden_model *m, sib_err *err); /* vision.*, image*.*: part of golden_text */
 sib_status golden_assistant(golden *g, sib_err *err); /* a drafter beside target/ */
 
 #endif

@@ -167,6 +167,45 @@ void golden_compare_ids(golden *g, const char *key, const int32_t *got, int64_t 
     free(want);
 }
 
+void golden_collect(void *ctx, const char *stage, int index, const float *values, int rows, int n)
+{
+    golden_stages *s = ctx;
+    char key[64];
+    (void)snprintf(key, sizeof key, index >= 0 ? "%s.%d" : "%s", stage, index);
+    int i = 0;
+    while (i < s->count && strcmp(s->list[i].key, key)) i++;
+    if (i == (int)SIB_COUNT(s->list)) return;
+    golden_stage *st = &s->list[i];
+    if (i == s->count) {
+        s->count++;
+        *st = (golden_stage){0};
+        memcpy(st->key, key, sizeof key);
+    }
+    float *more = realloc(st->values, (size_t)(st->n + (int64_t)rows * n) * sizeof *more);
+    if (!more) return;
+    memcpy(more + st->n, values, (size_t)rows * (size_t)n * sizeof *more);
+    st->values = more;
+    st->n += (int64_t)rows * n;
+}
+
+const golden_stage *golden_stage_find(const golden_stages *s, const char *fmt, ...)
+{
+    char key[64];
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(key, sizeof key, fmt, ap);
+    va_end(ap);
+    for (int i = 0; i < s->count; i++)
+        if (strcmp(s->list[i].key, key) == 0) return &s->list[i];
+    return NULL;
+}
+
+void golden_stages_free(golden_stages *s)
+{
+    for (int i = 0; s && i < s->count; i++) free(s->list[i].values);
+    free(s);
+}
+
 sib_status golden_open(golden *g, golden_model *m, const char *sub, const sib_model_limits *limits, sib_err *err)
 {
     *m = (golden_model){0};

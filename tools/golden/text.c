@@ -6,48 +6,41 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Collects the stages of a forward pass: rows are appended when a stage comes in chunks. */
-typedef struct stages {
-    struct stage {
-        char key[64];
-        float *values;
-        int64_t n;
-    } list[2048];
-    int count;
-} stages;
+/* What a call is fed with beside its ids: a picture's rows. */
+typedef struct prompt {
+    const char *prefix; /* of its keys */
+    const int32_t *ids;
+    int n;
+    const sib_soft *soft;
+    int n_soft;
+} prompt;
 
-static void collect(void *ctx, const char *stage, int index, const float *values, int rows, int n)
+static sib_part part_of(const prompt *p, sib_seq *seq, int n_logits)
 {
-    stages *s = ctx;
-    char key[64];
-    (void)snprintf(key, sizeof key, index >= 0 ? "%s.%d" : "%s", stage, index);
-    int i = 0;
-    while (i < s->count && strcmp(s->list[i].key, key)) i++;
-    if (i == (int)SIB_COUNT(s->list)) return;
-    struct stage *st = &s->list[i];
-    if (i == s->count) {
-        s->count++;
-        *st = (struct stage){0};
-        memcpy(st->key, key, sizeof key);
+    return (sib_part){.seq = seq, .ids = p->ids, .n_rows = p->n, .n_logits = n_logits, .soft = p->soft, .n_soft = p->n_soft};
+}
+
+/* PREFIXvisible.KIND [n][n]: 1 where a row sees a position, from the ranges that the model traces. */
+static sib_status compare_visible(golden *g, const golden_stages *s, const prompt *p, sib_err *err)
+{
+    static const char *const kinds[] = {"sliding_attention", "full_attention"};
+    for (int k = 0; k < 2; k++) {
+        char key[128];
+        (void)snprintf(key, sizeof key, "%svisible.%s", p->prefix, kinds[k]);
+        const golden_stage *st = golden_stage_find(s, "visible.%d", k);
+        if (!golden_has(g, "%s", key)) continue;
+        if (!st || st->n != 2 * p->n) {
+            golden_fail(g, key, "the model has no such stage");
+            continue;
+        }
+        int32_t *see = calloc((size_t)p->n * (size_t)p->n, sizeof *see);
+        if (!see) return sib_nomem(err, key);
+        for (int r = 0; r < p->n; r++)
+            for (int c = (int)st->values[2 * r]; c < (int)st->values[2 * r + 1] && c < p->n; c++) see[r * p->n + c] = 1;
+        golden_compare_ids(g, key, see, (int64_t)p->n * p->n);
+        free(see);
     }
-    float *more = realloc(st->values, (size_t)(st->n + (int64_t)rows * n) * sizeof *more);
-    if (!more) return;
-    memcpy(more + st->n, values, (size_t)rows * (size_t)n * sizeof *more);
-    st->values = more;
-    st->n += (int64_t)rows * n;
-}
-
-static void stages_free(stages *s)
-{
-    for (int i = 0; i < s->count; i++) free(s->list[i].values);
-    free(s);
-}
-
-static const struct stage *stage_of(const stages *s, const char *key)
-{
-    for (int i = 0; i < s->count; i++)
-        if (strcmp(s->list[i].key, key) == 0) return &s->list[i];
-    return NULL;
+    return SIB_OK;
 }
 
 /* Some cases keep the stages of the prompt's last rows only: [1, rows, width] says how many. */
@@ -59,21 +52,20 @@ static void compare_tail(golden *g, const char *key, const float *values, int64_
     golden_compare(g, key, values + n - held, held);
 }
 
-static sib_status prefill(golden *g, sib_model *m, sib_seq *seq, const int32_t *ids, int n, const char *prefix, sib_err *err)
+static sib_status prefill(golden *g, sib_model *m, sib_seq *seq, const prompt *p, sib_err *err)
 {
-    stages *s = calloc(1, sizeof *s);
+    golden_stages *s = calloc(1, sizeof *s);
     if (!s) return sib_nomem(err, "stages");
-    sib_part part = {.seq = seq, .ids = ids, .n_rows = n, .n_logits = n};
+    sib_part part = part_of(p, seq, p->n);
     sib_forward_out out;
-    m->trace = (sib_trace){collect, s};
+    m->trace = (sib_trace){golden_collect, s};
     sib_status status = m->ops->forward(m, &part, 1, &out, err);
     m->trace = (sib_trace){0};
-    if (status == SIB_OK) status = m->offers.keep->keep(m, seq, n, err);
+    if (status == SIB_OK) status = m->offers.keep->keep(m, seq, p->n, err);
     for (int i = 0; status == SIB_OK && i <= m->facts.n_layers; i++) {
-        char key[128], stage[64];
-        (void)snprintf(key, sizeof key, "%sprefill.hidden.%d", prefix, i);
-        (void)snprintf(stage, sizeof stage, "hidden.%d", i);
-        const struct stage *st = stage_of(s, stage);
+        char key[128];
+        (void)snprintf(key, sizeof key, "%sprefill.hidden.%d", p->prefix, i);
+        const golden_stage *st = golden_stage_find(s, "hidden.%d", i);
         if (!golden_has(g, "%s", key)) continue;
         if (st)
             compare_tail(g, key, st->values, st->n);
@@ -82,10 +74,11 @@ static sib_status prefill(golden *g, sib_model *m, sib_seq *seq, const int32_t *
     }
     if (status == SIB_OK) {
         char key[128];
-        (void)snprintf(key, sizeof key, "%sprefill.logits", prefix);
-        compare_tail(g, key, out.logits, (int64_t)n * m->facts.n_vocab);
+        (void)snprintf(key, sizeof key, "%sprefill.logits", p->prefix);
+        compare_tail(g, key, out.logits, (int64_t)p->n * m->facts.n_vocab);
+        status = compare_visible(g, s, p, err);
     }
-    stages_free(s);
+    golden_stages_free(s);
     return status;
 }
 
@@ -156,7 +149,7 @@ static sib_status eos_of(const sib_checkpoint *c, int32_t *eos, int *n)
     return SIB_OK;
 }
 
-static sib_status run_text(golden *g, golden_model *gm, const char *prefix, sib_err *err)
+sib_status golden_prompt(golden *g, golden_model *gm, const char *prefix, const sib_soft *soft, int n_soft, sib_err *err)
 {
     int64_t n = 0;
     int32_t *ids = golden_ints(g, &n, "%sinput_ids", prefix), eos[64];
@@ -170,14 +163,15 @@ static sib_status run_text(golden *g, golden_model *gm, const char *prefix, sib_
     SIB_TRY(eos_of(gm->files, eos, &n_eos));
     sib_status s = m->ops->seq_new(m, &seq, err);
     float *first = NULL;
-    if (s == SIB_OK) s = prefill(g, m, seq, ids, (int)n, prefix, err);
+    prompt p = {prefix, ids, (int)n, soft, n_soft};
+    if (s == SIB_OK) s = prefill(g, m, seq, &p, err);
     if (s == SIB_OK && golden_has(g, "%sprefill.logits", prefix)) {
         /* The first greedy row is the prompt's last logits: computed again as a call of one row would see them. */
         first = malloc((size_t)m->facts.n_vocab * sizeof *first);
         sib_seq *again = NULL;
         sib_forward_out out;
         s = first ? m->ops->seq_new(m, &again, err) : sib_nomem(err, "logits");
-        sib_part part = {.seq = again, .ids = ids, .n_rows = (int)n, .n_logits = 1};
+        sib_part part = part_of(&p, again, 1);
         if (s == SIB_OK) s = m->ops->forward(m, &part, 1, &out, err);
         if (s == SIB_OK) memcpy(first, out.logits, (size_t)m->facts.n_vocab * sizeof *first);
         if (again) m->ops->seq_free(m, again);
@@ -248,8 +242,9 @@ sib_status golden_text(golden *g, sib_err *err)
     golden_model m;
     sib_model_limits limits = {.n_ctx = 256, .n_seqs = 4, .max_rows = 128, .max_logits = 128};
     SIB_TRY(golden_open(g, &m, NULL, &limits, err));
-    sib_status s = run_text(g, &m, "", err);
-    if (s == SIB_OK) s = run_text(g, &m, "text.", err);
+    sib_status s = golden_prompt(g, &m, "", NULL, 0, err);
+    if (s == SIB_OK) s = golden_prompt(g, &m, "text.", NULL, 0, err);
+    if (s == SIB_OK) s = golden_pictures(g, &m, err);
     if (s == SIB_OK) s = run_probe(g, &m, err);
     golden_close(&m);
     return s;

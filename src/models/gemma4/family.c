@@ -192,6 +192,7 @@ static void gemma4_free(sib_model *model)
 {
     gemma4 *m = self(model);
     if (!m) return;
+    sib_vision_free(m->vision);
     sib_kv_pool_free(m->pool);
     sib_kv_layout_free(m->layout);
     sib_weights_deinit(&m->weights, model->device);
@@ -280,6 +281,9 @@ static sib_status build(gemma4 *m, sib_loader *l, const sib_model_limits *limits
         sib_log(SIB_LOG_WARN, "context of %d positions is more than the %d the checkpoint was made for", m->limits.n_ctx, c->max_positions);
 
     SIB_TRY(gemma4_weights_load(m, l, err));
+    double active_bytes = l->active_bytes, active_macs = l->active_macs; /* of a token; pictures are another matter */
+    SIB_TRY(gemma4_vision_open(m, l, err));
+    gemma4_ignore_rest(m, l->files);
     m->model.memory.weights = l->packed_bytes;
     /* The embedding factors are rounded to bf16 as the references do with bf16 activations, and are not in
      * float32 (gemma4.md 2.2, 2.3). */
@@ -294,8 +298,10 @@ static sib_status build(gemma4 *m, sib_loader *l, const sib_model_limits *limits
     SIB_TRY(plan_step(m, l, err));
     m->model.facts = (sib_facts){.family = "gemma4", .n_vocab = c->n_vocab, .hidden = c->hidden, .n_layers = c->n_layers,
                                  .max_positions = c->max_positions, .window = c->window, .max_rows = m->limits.max_rows,
-                                 .max_logits = m->limits.max_logits, .n_ctx = m->limits.n_ctx, .embed_scale = m->scalar_embed};
-    m->model.offers = (sib_offers){.keep = &keep_port, .taps = &tap_port, .vocab = &vocab_port, .donors = &donor_port};
+                                 .max_logits = m->limits.max_logits, .n_ctx = m->limits.n_ctx, .active_bytes = active_bytes,
+                                 .active_macs = active_macs, .embed_scale = m->scalar_embed};
+    m->model.offers = (sib_offers){.keep = &keep_port, .taps = &tap_port, .vocab = &vocab_port, .donors = &donor_port,
+                                   .images = m->vision ? &m->images : NULL};
     return SIB_OK;
 }
 

@@ -2,7 +2,7 @@
  *
  *   ids -> embed * s -> [soft rows overwritten] -> per-layer inputs -> layers -> norm -> head -> cap
  *
- * Stage names for traces: hidden.0 (embedding), hidden.i (output of layer i-1; the last one
+ * Stage names for traces: visible.0 and .1 (rows' ranges on sliding and full layers), hidden.0 (embedding), hidden.i (output of layer i-1; the last one
  * after the final norm), attn_out.i, mlp_out.i, logits. */
 #include "models/gemma4/gemma4.h"
 
@@ -34,12 +34,26 @@ static int lay_out_rows(gemma4 *m, const sib_part *parts, int n_parts)
             for (int i = soft->first; i < soft->first + soft->n; i++) {
                 m->ple_ids[row + i] = m->cfg.pad_id;
                 /* A picture sees itself both ways on sliding layers only, clamped by the window on the left (4.8). */
-                if (soft->bidirectional) m->hi[SIB_SLIDING][row + i] = base + soft->first + soft->n;
+                int first = base + soft->first, end = first + soft->n;
+                if (soft->bidirectional) m->hi[SIB_SLIDING][row + i] = end;
+                if (soft->bidirectional && soft->everywhere) {
+                    m->hi[SIB_FULL][row + i] = end;
+                    if (m->lo[SIB_SLIDING][row + i] > first) m->lo[SIB_SLIDING][row + i] = first;
+                }
             }
         }
         row += part->n_rows;
     }
     return row;
+}
+
+/* First and one past the last visible position of every row, on sliding and on full layers. */
+static void trace_visible(const gemma4 *m, const sib_step *st, int rows)
+{
+    if (!st->trace || !st->trace->fn || sib_device_is_nothing(st->dev)) return;
+    for (int k = 0; k < 2; k++)
+        for (int r = 0; r < rows; r++)
+            sib_step_trace(st, "visible", k, (const float[]){(float)m->lo[k][r], (float)m->hi[k][r]}, 1, 2);
 }
 
 static void merge_soft(const gemma4 *m, const sib_step *st, float *h, const sib_part *parts, int n_parts)
@@ -103,6 +117,7 @@ sib_status gemma4_forward_on(gemma4 *m, sib_device *dev, sib_arena *arena, const
     float *h = SIB_PUSH(arena, float, (size_t)rows * hidden);
     op->embed(dev, h, m->embed.w, m->ids, rows, m->scalar_embed, 0, 0);
     merge_soft(m, &st, h, parts, n_parts);
+    trace_visible(m, &st, rows);
     sib_step_trace(&st, "hidden", 0, h, rows, hidden);
     capture_taps(m, &st, h, -1, rows);
 

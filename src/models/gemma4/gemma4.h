@@ -1,4 +1,4 @@
-/* models/gemma4/gemma4.h - the Gemma 4 family (E2B, E4B, 12B unified, 26B-A4B, 31B), text side.
+/* models/gemma4/gemma4.h - the Gemma 4 family (E2B, E4B, 12B unified, 26B-A4B, 31B).
  *
  * Private to the folder. Facts: MODEL.md beside this file; gemma4.md sections 1-5. */
 #ifndef SIB_MODELS_GEMMA4_H
@@ -7,6 +7,7 @@
 #include "layers/gemma_layer.h"
 #include "models/family.h"
 #include "ports/model.h"
+#include "vision/vision.h"
 
 typedef struct gemma4_config {
     int n_vocab, hidden, n_layers, n_heads, n_kv_heads, n_global_kv_heads, head_dim, global_head_dim;
@@ -47,6 +48,8 @@ typedef struct gemma4 {
     sib_span *spans;
     sib_kv_seq **seqs;
     sib_donor_info donors[SIB_N_DONORS];
+    sib_vision *vision; /* NULL: reads text only */
+    sib_image_port images;
 } gemma4;
 
 struct sib_seq {
@@ -54,6 +57,12 @@ struct sib_seq {
 };
 
 sib_status gemma4_weights_load(gemma4 *m, sib_loader *l, sib_err *err);
+
+/* The vision part, when the checkpoint has one: m->vision and m->images. */
+sib_status gemma4_vision_open(gemma4 *m, sib_loader *l, sib_err *err);
+
+/* Marks tensors that are left out on purpose, for the load report. After all loading. */
+void gemma4_ignore_rest(const gemma4 *m, sib_checkpoint *files);
 
 /* logits[rows][n_vocab], soft cap included, of hidden states after the final norm. */
 void gemma4_head(const gemma4 *m, float *logits, const float *hidden, int rows);

@@ -58,7 +58,8 @@ sib_status gemma4_weights_load(gemma4 *m, sib_loader *l, sib_err *err)
     /* Presence of the table decides, not the config (gemma4.md 1.3). */
     if (!sib_has(l, "%s.embed_tokens_per_layer.weight", m->root)) c->ple = 0;
     SIB_TRY(init_stack(m, l, err));
-    SIB_TRY(sib_load_linear(l, &m->embed, c->n_vocab, c->hidden, err, "%s.embed_tokens", m->root));
+    l->expert_share = c->n_experts > 0 ? (double)c->top_k / c->n_experts : 1;
+    SIB_TRY((c->tied ? sib_load_linear : sib_load_table)(l, &m->embed, c->n_vocab, c->hidden, err, "%s.embed_tokens", m->root));
     SIB_TRY(sib_load_vector(l, &m->final_norm, c->hidden, 1, err, "%s.norm.weight", m->root));
     if (!c->tied) {
         const char *head = sib_has(l, "lm_head.weight") ? "lm_head" : sib_has(l, "language_model.lm_head.weight") ? "language_model.lm_head" : NULL;
@@ -66,7 +67,7 @@ sib_status gemma4_weights_load(gemma4 *m, sib_loader *l, sib_err *err)
     }
     if (c->ple > 0) {
         int wide = c->n_layers * c->ple;
-        SIB_TRY(sib_load_linear(l, &m->embed_ple, c->n_vocab_ple, wide, err, "%s.embed_tokens_per_layer", m->root));
+        SIB_TRY(sib_load_table(l, &m->embed_ple, c->n_vocab_ple, wide, err, "%s.embed_tokens_per_layer", m->root));
         SIB_TRY(sib_load_linear(l, &m->ple_proj, wide, c->hidden, err, "%s.per_layer_model_projection", m->root));
         SIB_TRY(sib_load_vector(l, &m->ple_norm, c->ple, 1, err, "%s.per_layer_projection_norm.weight", m->root));
     }
