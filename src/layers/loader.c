@@ -119,7 +119,7 @@ sib_status sib_load_expert_list(sib_loader *l, sib_linear *out, int n_experts, i
     FORMAT_NAME(name, fmt);
     sib_matrix_src src;
     SIB_TRY(sib_matrix_of_experts(l->files, name, suffix, n_out, n_in, n_experts, &src, err));
-    return load_matrix(l, out, &src, err);
+    return load_matrix(l, out, &src, l->expert_share, err);
 }
 
 sib_status sib_load_expert_rows(sib_loader *l, sib_linear *out, int n_experts, int all, int first, int n_out, int n_in,

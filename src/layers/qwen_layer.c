@@ -106,6 +106,7 @@ sib_status sib_qwen_attention_load(const sib_qwen_shape *c, sib_qwen_attention *
 static sib_status load_experts(const sib_qwen_shape *c, sib_qwen_ffn *w, const char *layer, sib_loader *l, sib_err *err)
 {
     int e = c->n_experts, h = c->hidden, f = c->moe_ffn;
+    l->expert_share = (double)c->top_k / e;
     if (sib_has(l, "%s.mlp.switch_mlp.down_proj.weight", layer)) {
         SIB_TRY(sib_load_experts(l, &w->e_gate, e, f, h, err, "%s.mlp.switch_mlp.gate_proj", layer));
         SIB_TRY(sib_load_experts(l, &w->e_up, e, f, h, err, "%s.mlp.switch_mlp.up_proj", layer));
@@ -171,6 +172,21 @@ void sib_qwen_attend(const sib_qwen_shape *c, const sib_qwen_attention *w, const
     op->glu(st->dev, a, gate, a, SIB_ACT_SIGMOID, (int64_t)rows * nd);
     trace(st, prefix, "attention_gated", index, a, rows, nd);
     op->linear(st->dev, 1, &x, (const sib_matrix *const[]){w->o.w}, a, rows);
+    st->arena->top = mark;
+}
+
+void sib_qwen_append(const sib_qwen_shape *c, const sib_qwen_attention *w, const sib_step *st, const float *x, const sib_qwen_rows *r,
+                     int kv_layer)
+{
+    const sib_ops *op = st->dev->ops;
+    int d = c->head_dim, kd = c->n_kv_heads * d;
+    size_t mark = st->arena->top;
+    float *k = SIB_PUSH(st->arena, float, (size_t)r->n * kd), *v = SIB_PUSH(st->arena, float, (size_t)r->n * kd);
+    sib_kv_geom geom = {c->n_kv_heads, d, d};
+    for (int i = 0; i < r->n_spans; i++) r->spans[i].kv = sib_kv_view_of(r->seqs[i], kv_layer);
+    op->linear(st->dev, 2, (float *const[]){k, v}, (const sib_matrix *const[]){w->k.w, w->v.w}, x, r->n);
+    op->head_norm_rope(st->dev, k, r->n, c->n_kv_heads, d, kd, w->k_norm, (float)c->eps, &c->rope, r->cs);
+    op->kv_append(st->dev, &geom, r->spans, r->n_spans, k, v);
     st->arena->top = mark;
 }
 

@@ -61,6 +61,9 @@ sib_status sib_qwen_ffn_load(const sib_qwen_shape *c, sib_qwen_ffn *w, const cha
  * PREFIX.query and PREFIX.attention_gated of row values go to the trace when a prefix is given. */
 void sib_qwen_attend(const sib_qwen_shape *c, const sib_qwen_attention *w, const sib_step *st, float *x, const sib_qwen_rows *r,
                      int kv_layer, const char *prefix, int index);
+/* Only the keys and values of the rows; x is not changed. */
+void sib_qwen_append(const sib_qwen_shape *c, const sib_qwen_attention *w, const sib_step *st, const float *x, const sib_qwen_rows *r,
+                     int kv_layer);
 /* x [rows][hidden], normed, becomes the feed-forward output. */
 void sib_qwen_feed(const sib_qwen_shape *c, const sib_qwen_ffn *w, const sib_step *st, float *x, int rows);
 

@@ -237,7 +237,7 @@ static sib_status build(qwen3_5 *m, sib_loader *l, const sib_model_limits *limit
     SIB_TRY(plan_step(m, l, err));
     m->model.facts = (sib_facts){.family = "qwen3_5", .n_vocab = c->n_vocab, .hidden = c->hidden, .n_layers = m->cfg.n_layers,
                                  .max_positions = c->max_positions, .max_rows = m->limits.max_rows, .max_logits = m->limits.max_logits,
-                                 .n_ctx = m->limits.n_ctx, .embed_scale = 1.0f};
+                                 .n_ctx = m->limits.n_ctx, .active_bytes = l->active_bytes, .active_macs = l->active_macs, .embed_scale = 1.0f};
     m->model.offers = (sib_offers){.keep = &keep_port, .taps = &tap_port, .vocab = &vocab_port};
     return SIB_OK;
 }

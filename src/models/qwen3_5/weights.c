@@ -97,7 +97,7 @@ sib_status qwen3_5_weights_load(qwen3_5 *m, sib_loader *l, sib_err *err)
     }
     find_norm_rule(m, l);
     SIB_TRY(sib_qwen_rope_load(&m->cfg.shape, l, err));
-    SIB_TRY(sib_load_linear(l, &m->embed, c->shape.n_vocab, c->shape.hidden, err, "%s.embed_tokens", m->root));
+    SIB_TRY((c->shape.tied ? sib_load_linear : sib_load_table)(l, &m->embed, c->shape.n_vocab, c->shape.hidden, err, "%s.embed_tokens", m->root));
     SIB_TRY(sib_load_norm(l, &m->final_norm, c->shape.hidden, m->norm_add, err, "%s.norm.weight", m->root));
     if (!c->shape.tied) {
         const char *head = sib_has(l, "language_model.lm_head.weight") ? "language_model.lm_head" : "lm_head";
