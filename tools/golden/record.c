@@ -90,6 +90,7 @@ void record_compare(golden *g, const record *r, const char *prefix)
         int64_t n = 0, before = 0;
         if (strncmp(name, "context.", 8) == 0 || ends_with_any(name, context)) {
             const float *v = record_get(r, &n, false, "%s%s", strncmp(name, "context.", 8) ? "context." : "", name);
+            if (!v && sib_tensor_elements(sib_safetensors_at(g->expected, i)) == 0) v = &(float){0}; /* no row entered */
             if (v) golden_compare(g, key, v, n);
         } else if (ends_with_any(name, joined)) {
             const float *c = record_get(r, &before, true, "context.%s", name), *d = record_get(r, &n, true, "draft.%s", name);
