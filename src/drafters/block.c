@@ -308,13 +308,13 @@ void sib_block_forward(sib_block *b, const sib_step *st, float *h, sib_block_row
     st->arena->top = mark;
 }
 
-void sib_block_stage_ids(const sib_step *st, const int32_t *ids, int rows)
+void sib_block_stage_ids(const sib_step *st, const char *name, const int32_t *ids, int rows)
 {
     float values[SIB_BLOCK_ROWS]; /* of the first request's block */
     if (!st->trace->fn) return;
     int n = rows < SIB_BLOCK_ROWS ? rows : SIB_BLOCK_ROWS;
     for (int i = 0; i < n; i++) values[i] = (float)ids[i];
-    sib_step_trace(st, "draft.ids", -1, values, n, 1);
+    sib_step_trace(st, name, -1, values, n, 1);
 }
 
 int sib_block_group(const sib_block *b, int steps)

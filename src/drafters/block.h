@@ -145,8 +145,8 @@ int sib_confident_length(const float *confidence, int n, int first, const float 
 /* Values go to the trace under a formatted name; formats only when somebody listens. */
 void sib_block_stage(const sib_step *st, const float *values, int rows, int n, const char *fmt, ...) SIB_PRINTF(5, 6);
 
-/* The stage draft.ids: what the rows of the block stand for. */
-void sib_block_stage_ids(const sib_step *st, const int32_t *ids, int rows);
+/* The same for ids, of the first request only. */
+void sib_block_stage_ids(const sib_step *st, const char *name, const int32_t *ids, int rows);
 
 /* ---- for tests and tools -------------------------------------------------------------------------- */
 

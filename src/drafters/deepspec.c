@@ -171,7 +171,7 @@ static void draft(sib_block *b, const sib_step *st, sib_block_rows *r)
     /* The embedding factor is rounded to bf16 as the references do with bf16 activations. */
     float scale = d->gemma ? sqrtf((float)b->hidden) : 1;
     op->embed(st->dev, h, d->embed.w, b->ids, r->n, st->dev->numerics == SIB_NUM_F32 ? scale : sib_round_bf16(scale), 0, 0);
-    sib_block_stage_ids(st, b->ids, r->n);
+    sib_block_stage_ids(st, "draft.ids", b->ids, r->n);
     sib_block_stage(st, h, r->n, b->hidden, "draft.embeddings");
     sib_block_forward(b, st, h, r);
     op->rms_norm(st->dev, h, h, b->norm, r->n, b->hidden, b->eps);

@@ -245,7 +245,7 @@ static void draft(sib_block *b, const sib_step *st, sib_block_rows *r)
         for (int k = 0; k < r->spans[i].n_rows; k++) b->ids[r->spans[i].row0 + k] = k ? b->mask_id : b->lanes[i]->pending;
     if (!sib_device_is_nothing(st->dev)) b->target->offers.vocab->embed(b->target, h, b->ids, r->n, true);
     if (d->embedding_scale != 1) op->scale(st->dev, h, h, (float)d->embedding_scale, (int64_t)r->n * b->hidden);
-    sib_block_stage_ids(st, b->ids, r->n);
+    sib_block_stage_ids(st, "draft.ids", b->ids, r->n);
     sib_block_stage(st, h, r->n, b->hidden, "draft.embeddings");
     sib_block_forward(b, st, h, r);
     op->rms_norm(st->dev, h, h, b->norm, r->n, b->hidden, b->eps);

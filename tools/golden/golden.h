@@ -74,5 +74,6 @@ sib_status golden_pictures(golden *g, golden_model *m, sib_err *err); /* vision.
 sib_status golden_assistant(golden *g, sib_err *err); /* a drafter beside target/ */
 sib_status golden_deepspec(golden *g, sib_err *err);
 sib_status golden_dflash(golden *g, sib_err *err);
+sib_status golden_dspark(golden *g, sib_err *err); /* beside target/ */
 
 #endif
