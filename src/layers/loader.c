@@ -60,6 +60,18 @@ static sib_status step_progress(sib_loader *l, size_t bytes, sib_err *err)
     return SIB_OK;
 }
 
+/* What was packed need not stay resident twice. A slice of experts is left: its other part may still be read. */
+static void drop_source(const sib_loader *l, const sib_matrix_src *src)
+{
+    if (src->parent_out || sib_device_is_nothing(l->dev)) return;
+    size_t groups = src->storage == SIB_AFFINE ? (size_t)(src->out * src->in / src->group) * (size_t)src->n_experts * (size_t)(sib_dtype_bits(src->dtype) / 8) : 0;
+    sib_checkpoint_drop(l->files, src->data, sib_matrix_src_bytes(src) - 2 * groups);
+    if (groups) {
+        sib_checkpoint_drop(l->files, src->scales, groups);
+        sib_checkpoint_drop(l->files, src->biases, groups);
+    }
+}
+
 static sib_status load_matrix(sib_loader *l, sib_linear *out, const sib_matrix_src *src, double share, sib_err *err)
 {
     sib_matrix *m;
@@ -70,6 +82,7 @@ static sib_status load_matrix(sib_loader *l, sib_linear *out, const sib_matrix_s
     l->active_bytes += share * (double)bytes;
     l->active_macs += share * (double)src->out * (double)src->in * src->n_experts;
     *out = (sib_linear){m, (int)src->out, (int)src->in};
+    drop_source(l, src);
     return step_progress(l, sib_matrix_src_bytes(src), err);
 }
 
