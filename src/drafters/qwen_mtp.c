@@ -401,7 +401,9 @@ static sib_status load_weights(qwen_mtp *d, sib_loader *l, sib_err *err)
     SIB_TRY(sib_load_linear(l, &d->fc, h, 2 * h, err, "%sfc", prefix));
     SIB_TRY(sib_qwen_rope_load(&d->shape, l, err));
     SIB_TRY(sib_qwen_attention_load(&d->shape, &d->attention, layer, add, l, err));
-    return sib_qwen_ffn_load(&d->shape, &d->ffn, layer, l, err);
+    SIB_TRY(sib_qwen_ffn_load(&d->shape, &d->ffn, layer, l, err));
+    if (prefix[0]) sib_checkpoint_ignore(l->files, "*", "the target's");
+    return SIB_OK;
 }
 
 static sib_status plan_cache(qwen_mtp *d, sib_err *err)

@@ -334,6 +334,31 @@ static void calls_beyond_the_plan_are_refused(void **state)
     rig_close(&r);
 }
 
+/* What a planning device counts is what a real one takes, states included. */
+static void memory_is_planned_exactly(void **state)
+{
+    (void)state;
+    for (size_t f = 0; f < SIB_COUNT(folders); f++) {
+        rig r = rig_open(folders[f], SIB_NUM_BF16, 1, 3);
+        sib_err err = {0};
+        sib_nothing nothing;
+        sib_model *planned = NULL;
+        sib_model_limits limits = {.n_ctx = 512, .n_seqs = 3, .max_rows = 256, .max_logits = 256, .max_block = MAX_BLOCK};
+        sib_nothing_init(&nothing, r.dev);
+        sib_loader l = {.dev = &nothing.device, .files = r.files};
+        tiny_ok(sib_family_for(r.files, &err)->open(&planned, &l, &limits, &err), &err);
+        assert_memory_equal(&planned->memory, &r.m->memory, sizeof r.m->memory);
+        planned->ops->free(planned);
+        limits.n_seqs = 1;
+        l = (sib_loader){.dev = &nothing.device, .files = r.files};
+        tiny_ok(sib_family_for(r.files, &err)->open(&planned, &l, &limits, &err), &err);
+        const qwen3_5 *m = (const qwen3_5 *)(const void *)r.m;
+        assert_true(r.m->memory.cache - planned->memory.cache >= 2 * m->slot_floats * sizeof(float));
+        planned->ops->free(planned);
+        rig_close(&r);
+    }
+}
+
 /* ---- namings ----------------------------------------------------------------------------------- */
 
 static float *logits_of(const tiny_qwen *q, const int32_t *ids, int n)
@@ -716,12 +741,19 @@ static void foreign_companions_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chunks_and_threads_change_no_bit), cmocka_unit_test(neighbours_change_no_bit),
-        cmocka_unit_test(rejected_rows_leave_no_byte),      cmocka_unit_test(truncate_within_the_last_block),
-        cmocka_unit_test(long_blocks_are_whole_or_nothing), cmocka_unit_test(calls_beyond_the_plan_are_refused),
-        cmocka_unit_test(every_naming_is_the_same_model),   cmocka_unit_test(extreme_decay),
-        cmocka_unit_test(drafts_change_no_token),           cmocka_unit_test(scripted_drafts_change_no_token),
-        cmocka_unit_test(every_companion_is_the_same),      cmocka_unit_test(companion_follows_a_truncate),
+        cmocka_unit_test(chunks_and_threads_change_no_bit),
+        cmocka_unit_test(neighbours_change_no_bit),
+        cmocka_unit_test(rejected_rows_leave_no_byte),
+        cmocka_unit_test(truncate_within_the_last_block),
+        cmocka_unit_test(long_blocks_are_whole_or_nothing),
+        cmocka_unit_test(calls_beyond_the_plan_are_refused),
+        cmocka_unit_test(memory_is_planned_exactly),
+        cmocka_unit_test(every_naming_is_the_same_model),
+        cmocka_unit_test(extreme_decay),
+        cmocka_unit_test(drafts_change_no_token),
+        cmocka_unit_test(scripted_drafts_change_no_token),
+        cmocka_unit_test(every_companion_is_the_same),
+        cmocka_unit_test(companion_follows_a_truncate),
         cmocka_unit_test(foreign_companions_are_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
