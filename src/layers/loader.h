@@ -48,6 +48,12 @@ sib_status sib_load_linear(sib_loader *l, sib_linear *out, int n_out, int n_in, 
 /* A table that is only looked up (embedding rows): not part of a token's cost. */
 sib_status sib_load_table(sib_loader *l, sib_linear *out, int n_out, int n_in, sib_err *err, const char *fmt, ...)
     SIB_PRINTF(6, 7);
+/* As sib_load_linear; a matrix stored plain is quantized to `bits` in groups of 64 first (MLX's affine scheme). bits 0: as stored. */
+sib_status sib_load_linear_bits(sib_loader *l, sib_linear *out, int n_out, int n_in, int bits, sib_err *err, const char *fmt, ...)
+    SIB_PRINTF(7, 8);
+/* Tensor `name` that is stored [n_in, n_out] (x W instead of x W^T), kept in float32. */
+sib_status sib_load_transposed(sib_loader *l, sib_linear *out, int n_out, int n_in, sib_err *err, const char *fmt, ...)
+    SIB_PRINTF(6, 7);
 /* n_experts matrices stacked in one tensor. */
 sib_status sib_load_experts(sib_loader *l, sib_linear *out, int n_experts, int n_out, int n_in, sib_err *err,
                             const char *fmt, ...) SIB_PRINTF(7, 8);

@@ -206,6 +206,16 @@ typedef struct sib_ops {
     /* Copies rows x n values between strided matrices (strides in floats). */
     void (*copy_rows)(sib_device *d, float *y, int64_t y_stride, const float *x, int64_t x_stride, int rows, int n);
 
+    /* Convolution over the rows of a block (dflash2.md 7.1): y[r][c] = residual[r][c] + (base[0][c] + d[0][g]) x[r][c] + (base[1][c] +
+     * d[1][g]) x[r-1][c], g = c / group, base [2][n], d[t][g] = delta[r * delta_stride + t * n / group + g]. A row with in_block[r] = 0
+     * (host) has no row before it. residual: NULL, or y itself, or another matrix; y is not x. */
+    void (*two_tap)(sib_device *d, float *y, const float *x, const float *base, const float *delta, int64_t delta_stride, int group,
+                    const int32_t *in_block, int rows, int n, const float *residual);
+    /* y[r] = sum_i a[i] * x[r][i], rows of one vector each, to HOST; added in index order, in f32. */
+    void (*dots)(sib_device *d, float *y, const float *a, const float *x, int rows, int n);
+    /* The k highest values of each row (ties: lower index; NaN counts as lowest) by falling value, to HOST ids and values [rows][k]. */
+    void (*top_k)(sib_device *d, int32_t *ids, float *values, const float *x, int rows, int n, int k);
+
     /* Highest value of each row, ties to the lowest index, to HOST ids. */
     void (*argmax)(sib_device *d, int32_t *ids, const float *x, int rows, int n);
     /* Best token of the candidates under the `top` best centroids (ties: lower index) of scores [rows][n_centroids], to HOST ids;
