@@ -10,6 +10,7 @@
 typedef struct sib_drafter_options {
     /* assistant: rules of drafters_kv.md 1.6 "seed" instead of "trained", each on its own */
     bool seed_scale, seed_positions, seed_window;
+    bool mtp_hidden_pre; /* Qwen MTP: hidden rows before the final norm instead of after it (qwen3_5.md 4.3) */
     int bits;        /* DFlash: quantize projections at load; 0: as stored                          */
     int n_seqs;      /* timelines at once                                                            */
     int max_draft;   /* longest draft that will be asked for                                         */

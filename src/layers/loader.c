@@ -178,6 +178,16 @@ sib_status sib_load_stack(sib_loader *l, sib_linear *out, int n, int n_out, int 
     return load_matrix(l, out, &src, 1, err);
 }
 
+sib_status sib_load_expert_list(sib_loader *l, sib_linear *out, int n_experts, int n_out, int n_in, const char *suffix,
+                                sib_err *err, const char *fmt, ...)
+{
+    name_buf name;
+    FORMAT_NAME(name, fmt);
+    sib_matrix_src src;
+    SIB_TRY(sib_matrix_of_experts(l->files, name, suffix, n_out, n_in, n_experts, &src, err));
+    return load_matrix(l, out, &src, l->expert_share, err);
+}
+
 sib_status sib_load_expert_rows(sib_loader *l, sib_linear *out, int n_experts, int all, int first, int n_out, int n_in,
                                 sib_err *err, const char *fmt, ...)
 {
@@ -219,17 +229,29 @@ sib_status sib_load_values(sib_loader *l, const float **out, const float *values
     return SIB_OK;
 }
 
-sib_status sib_load_vector(sib_loader *l, const float **out, int64_t n, float factor, sib_err *err, const char *fmt, ...)
+static sib_status load_changed(sib_loader *l, const float **out, int64_t n, float factor, float add, const char *name, sib_err *err)
 {
-    name_buf name;
-    FORMAT_NAME(name, fmt);
     float *host = malloc((size_t)n * sizeof *host);
     if (!host) return sib_nomem(err, name);
     sib_status s = read_host(l, host, n, name, err);
     if (s == SIB_OK) {
-        for (int64_t i = 0; i < n; i++) host[i] *= factor;
+        for (int64_t i = 0; i < n; i++) host[i] = host[i] * factor + add;
         s = sib_load_values(l, out, host, n, err);
     }
     free(host);
     return s;
+}
+
+sib_status sib_load_vector(sib_loader *l, const float **out, int64_t n, float factor, sib_err *err, const char *fmt, ...)
+{
+    name_buf name;
+    FORMAT_NAME(name, fmt);
+    return load_changed(l, out, n, factor, 0.0f, name, err);
+}
+
+sib_status sib_load_norm(sib_loader *l, const float **out, int64_t n, float add, sib_err *err, const char *fmt, ...)
+{
+    name_buf name;
+    FORMAT_NAME(name, fmt);
+    return load_changed(l, out, n, 1.0f, add, name, err);
 }

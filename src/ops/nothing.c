@@ -84,6 +84,17 @@ static void moe_route(sib_device *d, int32_t *idx, float *weight, const float *s
     (void)d, (void)idx, (void)weight, (void)scores, (void)per_expert, (void)rows, (void)n, (void)top_k;
 }
 
+static void gated_delta(sib_device *d, float *y, const float *u, const float *z, const float *a, const float *b, const sib_delta *g,
+                        const sib_delta_span *spans, int n_spans, float *scratch)
+{
+    (void)d, (void)y, (void)u, (void)z, (void)a, (void)b, (void)g, (void)spans, (void)n_spans, (void)scratch;
+}
+
+static void add_gated(sib_device *d, float *y, const float *x, const float *gate, int rows, int n)
+{
+    (void)d, (void)y, (void)x, (void)gate, (void)rows, (void)n;
+}
+
 static void rms_norm(sib_device *d, float *y, const float *x, const float *w, int rows, int n, float eps)
 {
     (void)d, (void)y, (void)x, (void)w, (void)rows, (void)n, (void)eps;
@@ -203,6 +214,8 @@ static const sib_ops nothing_ops = {
     .embed = embed,
     .moe = moe,
     .moe_route = moe_route,
+    .gated_delta = gated_delta,
+    .add_gated = add_gated,
     .rms_norm = rms_norm,
     .rms_norm_add = rms_norm_add,
     .layer_norm = layer_norm,
