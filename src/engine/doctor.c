@@ -122,16 +122,16 @@ static sib_status time_rounds(timeline *t, int depth, int repeats, sib_draft_cos
         double t0 = sib_probe_now();
         SIB_TRY(d->ops->propose(d, &ask, 1, err));
         double spent = (sib_probe_now() - t0) * 1e3;
-        if (ask.n > out->drafts) out->drafts = ask.n;
+        if (i >= 0) out->drafts += (double)ask.n / repeats;
         SIB_TRY(forward(t, window, 1, 0, p, NULL, err));
-        SIB_TRY(forward(t, window, depth + 1, 1, v, &settle, err));
+        SIB_TRY(forward(t, window, ask.n + 1, 1, v, &settle, err));
         draft[i < 0 ? 0 : i] = spent + settle;
     }
     out->draft_ms = median(draft, repeats);
     out->verify_ms = median(verify, repeats);
     out->plain_ms = median(plain, repeats);
     out->break_even_emitted = out->plain_ms > 0 ? (out->draft_ms + out->verify_ms) / out->plain_ms : 0;
-    out->break_even_acceptance = (out->break_even_emitted - 1) / depth;
+    out->break_even_acceptance = out->drafts > 0 ? (out->break_even_emitted - 1) / out->drafts : 0;
     return SIB_OK;
 }
 
@@ -262,7 +262,7 @@ static json_t *counts(const uint64_t *v, int n)
 
 static json_t *cost_json(const sib_draft_cost *c)
 {
-    return json_pack("{s:i,s:f,s:f,s:f,s:f,s:f}", "drafts", c->drafts, "draft_ms", c->draft_ms, "verify_ms", c->verify_ms, "plain_ms", c->plain_ms,
+    return json_pack("{s:f,s:f,s:f,s:f,s:f,s:f}", "drafts", c->drafts, "draft_ms", c->draft_ms, "verify_ms", c->verify_ms, "plain_ms", c->plain_ms,
                      "break_even_emitted", c->break_even_emitted, "break_even_acceptance", c->break_even_acceptance);
 }
 
