@@ -92,8 +92,7 @@ static sib_status open_drafter(sib_engine *e, const sib_options *o, sib_err *err
     if (strcmp(rules, "trained") && strcmp(rules, "seed")) return sib_fail(err, SIB_EARG, "assistant rules \"%s\" are not known; known are trained, seed", rules);
     bool seed = rules[0] == 's';
     sib_drafter_options d = {.seed_scale = seed, .seed_positions = seed, .seed_window = seed, .bits = o->draft_bits, .n_seqs = e->limits.n_seqs, .max_draft = e->limits.max_block - 1};
-    sib_checkpoint_options files = {.lax_safetensors = o->lax_safetensors};
-    SIB_TRY(sib_checkpoint_open(&e->draft_files, o->draft, &files, err));
+    SIB_TRY(sib_drafter_files_open(&e->draft_files, o->draft, o->lax_safetensors, err));
     sib_loader l = {.dev = e->device, .files = e->draft_files, .progress = o->progress, .progress_ctx = o->progress_ctx, .total = sib_checkpoint_bytes(e->draft_files)};
     SIB_TRY(sib_drafter_open(&e->drafter, &l, e->model, &d, err));
     return sib_checkpoint_intact(e->draft_files, err);
