@@ -3,10 +3,13 @@
 
 #include "artifacts/drafter_kind.h"
 #include "drafters/assistant.h"
+#include "drafters/qwen_mtp.h"
 #include "models/gemma4/family.h"
+#include "models/qwen3_5/family.h"
 
 static const sib_family *const families[] = {
     &sib_family_gemma4,
+    &sib_family_qwen3_5,
 };
 
 const sib_family *sib_family_at(size_t i)
@@ -41,7 +44,7 @@ static const struct {
     {SIB_DRAFTER_DEEPSPEC, NULL, "the model it was trained beside"},
     {SIB_DRAFTER_DFLASH, NULL, "the model it was trained beside"},
     {SIB_DRAFTER_DSPARK, NULL, "the model it was trained beside"},
-    {SIB_DRAFTER_MTP, NULL, "a Qwen3.5 model"},
+    {SIB_DRAFTER_MTP, sib_qwen_mtp_open, "a Qwen3.5 model"},
 };
 
 sib_status sib_drafter_open(sib_drafter **out, sib_loader *l, sib_model *target, const sib_drafter_options *o, sib_err *err)
@@ -49,6 +52,7 @@ sib_status sib_drafter_open(sib_drafter **out, sib_loader *l, sib_model *target,
     const char *dir = sib_checkpoint_dir(l->files);
     sib_drafter_kind kind = sib_drafter_kind_in(dir);
     *out = NULL;
+    if (kind == SIB_DRAFTER_TWO_MODEL && sib_qwen_mtp_in(l->files)) kind = SIB_DRAFTER_MTP; /* a release that carries its companion */
     if (kind == SIB_DRAFTER_TWO_MODEL) return sib_fail(err, SIB_EUNSUPPORTED, "%s: a full second model as drafter is not supported yet", dir);
     for (size_t i = 0; i < SIB_COUNT(drafters); i++)
         if (drafters[i].kind == kind && drafters[i].open) {

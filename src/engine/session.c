@@ -101,6 +101,7 @@ sib_status sib_session_prompt(sib_session *s, const int32_t *ids, size_t n_ids, 
     if (r->struct_bytes != sizeof *r) return sib_fail(err, SIB_EARG, "sib_request has %zu bytes, this library expects %zu", r->struct_bytes, sizeof *r);
     if (r->n_bias < 0 || r->n_bias > 4096 || r->n_stop < 0 || r->n_stop > SIB_MAX_STOPS) return sib_fail(err, SIB_EARG, "%d logit biases and %d stop strings, at most 4096 and %d", r->n_bias, r->n_stop, SIB_MAX_STOPS);
     sib_picture_set set = {0};
+    double t0 = now_ms();
     if (n_pictures > 0) SIB_TRY(sib_picture_set_new(&set, s->engine, ids, n_ids, pictures, n_pictures, r->max_soft_tokens, &s->pictures, err));
     size_t n_stops = (size_t)r->n_stop + (size_t)s->engine->defaults.n_stops;
     sib_logit_bias *bias = calloc((size_t)r->n_bias + 1, sizeof *bias);
@@ -111,7 +112,8 @@ sib_status sib_session_prompt(sib_session *s, const int32_t *ids, size_t n_ids, 
     if (status == SIB_OK) {
         atomic_store(&s->cancelled, false);
         s->finished = false;
-        s->prefill_ms = s->decode_ms = 0;
+        s->prefill_ms = set.n > 0 ? now_ms() - t0 : 0;
+        s->decode_ms = 0;
         sib_picture_set_deinit(&s->pictures, s->engine);
         s->pictures = set;
     } else {

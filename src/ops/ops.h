@@ -21,7 +21,7 @@
 #include "tensor/matrix.h"
 
 typedef enum sib_numerics { SIB_NUM_F32, SIB_NUM_BF16, SIB_NUM_INT8 } sib_numerics;
-typedef enum sib_act { SIB_ACT_GELU_TANH, SIB_ACT_SILU } sib_act;
+typedef enum sib_act { SIB_ACT_GELU_TANH, SIB_ACT_SILU, SIB_ACT_SIGMOID } sib_act; /* sigmoid: a gate, no activation */
 
 typedef struct sib_device sib_device;
 typedef struct sib_matrix sib_matrix; /* a packed weight matrix, opaque; see matrix_* below */
@@ -67,6 +67,46 @@ typedef struct sib_rope {
     int distance; /* half-split: index distance of a pair; 0 = interleaved */
     int first;    /* index of the first rotated element in the head */
 } sib_rope;
+
+/* ---- gated delta rule (qwen3_5.md 2.3) -----------------------------------------------------
+ * Per row: c = silu(conv(u)); q, k, v = c by heads; q and k l2-normed per head; the recurrence on the state of each
+ * value head; RMSNorm of its output times `norm`; times silu(z). u is [rows][conv_dim], conv_dim = 2 n_k_heads k_dim +
+ * n_v_heads v_dim (all q heads, all k heads, all v heads). Serial per token: output and state at a position have the same
+ * bits however the tokens before it were cut into calls. */
+typedef struct sib_delta {
+    int n_k_heads, n_v_heads; /* value head h reads q and k of head h / (n_v_heads / n_k_heads) */
+    int k_dim, v_dim;         /* at most SIB_DELTA_DIM */
+    int taps;                 /* of the convolution, 2 .. SIB_DELTA_TAPS                         */
+    float eps;
+    /* device */
+    const float *conv;    /* [taps][conv_dim]; the last tap multiplies the current row */
+    const float *a_neg;   /* [n_v_heads] -exp(A_log)                                   */
+    const float *dt_bias; /* [n_v_heads]                                               */
+    const float *norm;    /* [v_dim]                                                   */
+} sib_delta;
+
+#define SIB_DELTA_DIM  512
+#define SIB_DELTA_TAPS 8
+
+/* Consecutive rows of one sequence and its state before and after them; in and out must not overlap. The values of a
+ * state [n_v_heads][k_dim][v_dim] lie in the device's own order. */
+typedef struct sib_delta_span {
+    const float *conv_in;  /* device [taps - 1][conv_dim]: the last rows of u, oldest first; NULL: zeros */
+    const float *state_in; /* device; NULL: zeros                                                        */
+    float *conv_out, *state_out;
+    int row0, n_rows;
+} sib_delta_span;
+
+static inline int sib_delta_conv_dim(const sib_delta *g)
+{
+    return 2 * g->n_k_heads * g->k_dim + g->n_v_heads * g->v_dim;
+}
+
+/* Floats of scratch that a row takes. */
+static inline int sib_delta_scratch(const sib_delta *g)
+{
+    return sib_delta_conv_dim(g) + 2 * g->n_v_heads;
+}
 
 /* ---- experts ---------------------------------------------------------------------------- */
 typedef struct sib_moe {
@@ -119,6 +159,13 @@ typedef struct sib_ops {
     void (*moe_route)(sib_device *d, int32_t *idx, float *weight, const float *scores, const float *per_expert,
                       int rows, int n, int top_k);
 
+    /* y[rows][n_v_heads][v_dim] of u, z [rows][n_v_heads][v_dim], a and b [rows][n_v_heads]; y NULL (z is not read then): only
+     * the states. Spans (host) follow one another from row 0; scratch: device [rows][sib_delta_scratch(g)]. */
+    void (*gated_delta)(sib_device *d, float *y, const float *u, const float *z, const float *a, const float *b,
+                        const sib_delta *g, const sib_delta_span *spans, int n_spans, float *scratch);
+    /* y[r] += sigmoid(gate[r]) * x[r], rows of n (a shared expert behind its scalar gate). */
+    void (*add_gated)(sib_device *d, float *y, const float *x, const float *gate, int rows, int n);
+
     /* RMSNorm: y = x / sqrt(mean(x^2) + eps) * w, w f32 [n] or NULL for ones. y may be x. Row r
      * starts at x + r*n. */
     void (*rms_norm)(sib_device *d, float *y, const float *x, const float *w, int rows, int n, float eps);
@@ -158,6 +205,16 @@ typedef struct sib_ops {
     void (*add_row)(sib_device *d, float *y, const float *x, const float *b, int rows, int n);
     /* Copies rows x n values between strided matrices (strides in floats). */
     void (*copy_rows)(sib_device *d, float *y, int64_t y_stride, const float *x, int64_t x_stride, int rows, int n);
+
+    /* Convolution over the rows of a block (dflash2.md 7.1): y[r][c] = residual[r][c] + (base[0][c] + d[0][g]) x[r][c] + (base[1][c] +
+     * d[1][g]) x[r-1][c], g = c / group, base [2][n], d[t][g] = delta[r * delta_stride + t * n / group + g]. A row with in_block[r] = 0
+     * (host) has no row before it. residual: NULL, or y itself, or another matrix; y is not x. */
+    void (*two_tap)(sib_device *d, float *y, const float *x, const float *base, const float *delta, int64_t delta_stride, int group,
+                    const int32_t *in_block, int rows, int n, const float *residual);
+    /* y[r] = sum_i a[i] * x[r][i], rows of one vector each, to HOST; added in index order, in f32. */
+    void (*dots)(sib_device *d, float *y, const float *a, const float *x, int rows, int n);
+    /* The k highest values of each row (ties: lower index; NaN counts as lowest) by falling value, to HOST ids and values [rows][k]. */
+    void (*top_k)(sib_device *d, int32_t *ids, float *values, const float *x, int rows, int n, int k);
 
     /* Highest value of each row, ties to the lowest index, to HOST ids. */
     void (*argmax)(sib_device *d, int32_t *ids, const float *x, int rows, int n);
