@@ -4,9 +4,11 @@
 #include "artifacts/drafter_kind.h"
 #include "drafters/assistant.h"
 #include "models/gemma4/family.h"
+#include "models/glm_moe_dsa/family.h"
 
 static const sib_family *const families[] = {
     &sib_family_gemma4,
+    &sib_family_glm_moe_dsa,
 };
 
 const sib_family *sib_family_at(size_t i)

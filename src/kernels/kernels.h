@@ -10,6 +10,7 @@
 #define SIB_KERNELS_KERNELS_H
 
 #include "kernels/matmul.h"
+#include "kernels/sparse.h"
 #if __has_include("kernels/attention.h")
 #include "kernels/attention.h"
 #endif
@@ -20,6 +21,7 @@
 typedef struct sib_kernels {
     int isa; /* SIB_ISA_*, the level that the table was filled for */
     sib_matmul_kernels matmul;
+    sib_sparse_kernels sparse;
 #if __has_include("kernels/attention.h")
     sib_attention_kernels attention;
 #endif

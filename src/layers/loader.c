@@ -60,7 +60,7 @@ static sib_status step_progress(sib_loader *l, size_t bytes, sib_err *err)
     return SIB_OK;
 }
 
-static sib_status load_matrix(sib_loader *l, sib_linear *out, const sib_matrix_src *src, double share, sib_err *err)
+sib_status sib_load_matrix(sib_loader *l, sib_linear *out, const sib_matrix_src *src, double share, sib_err *err)
 {
     sib_matrix *m;
     SIB_TRY(l->dev->ops->matrix_new(l->dev, &m, src, err));
@@ -79,7 +79,7 @@ sib_status sib_load_linear(sib_loader *l, sib_linear *out, int n_out, int n_in, 
     FORMAT_NAME(name, fmt);
     sib_matrix_src src;
     SIB_TRY(sib_matrix_of(l->files, name, n_out, n_in, 0, &src, err));
-    return load_matrix(l, out, &src, 1, err);
+    return sib_load_matrix(l, out, &src, 1, err);
 }
 
 sib_status sib_load_table(sib_loader *l, sib_linear *out, int n_out, int n_in, sib_err *err, const char *fmt, ...)
@@ -88,7 +88,7 @@ sib_status sib_load_table(sib_loader *l, sib_linear *out, int n_out, int n_in, s
     FORMAT_NAME(name, fmt);
     sib_matrix_src src;
     SIB_TRY(sib_matrix_of(l->files, name, n_out, n_in, 0, &src, err));
-    return load_matrix(l, out, &src, 0, err);
+    return sib_load_matrix(l, out, &src, 0, err);
 }
 
 sib_status sib_load_experts(sib_loader *l, sib_linear *out, int n_experts, int n_out, int n_in, sib_err *err,
@@ -98,7 +98,7 @@ sib_status sib_load_experts(sib_loader *l, sib_linear *out, int n_experts, int n
     FORMAT_NAME(name, fmt);
     sib_matrix_src src;
     SIB_TRY(sib_matrix_of(l->files, name, n_out, n_in, n_experts, &src, err));
-    return load_matrix(l, out, &src, l->expert_share, err);
+    return sib_load_matrix(l, out, &src, l->expert_share, err);
 }
 
 sib_status sib_load_stack(sib_loader *l, sib_linear *out, int n, int n_out, int n_in, sib_err *err, const char *fmt, ...)
@@ -109,7 +109,7 @@ sib_status sib_load_stack(sib_loader *l, sib_linear *out, int n, int n_out, int 
     SIB_TRY(sib_matrix_of(l->files, name, n_out, n_in, n, &src, err));
     src.out *= n;
     src.n_experts = 1;
-    return load_matrix(l, out, &src, 1, err);
+    return sib_load_matrix(l, out, &src, 1, err);
 }
 
 sib_status sib_load_expert_rows(sib_loader *l, sib_linear *out, int n_experts, int all, int first, int n_out, int n_in,
@@ -120,7 +120,26 @@ sib_status sib_load_expert_rows(sib_loader *l, sib_linear *out, int n_experts, i
     sib_matrix_src src;
     SIB_TRY(sib_matrix_of(l->files, name, all, n_in, n_experts, &src, err));
     src = sib_matrix_src_slice(&src, first, n_out);
-    return load_matrix(l, out, &src, l->expert_share, err);
+    return sib_load_matrix(l, out, &src, l->expert_share, err);
+}
+
+sib_status sib_load_expert_list(sib_loader *l, sib_linear *out, int n_experts, int n_out, int n_in, const char *suffix, sib_err *err,
+                                const char *fmt, ...)
+{
+    name_buf name, module;
+    FORMAT_NAME(name, fmt);
+    sib_matrix_src src = {0};
+    if (!sib_device_is_nothing(l->dev)) {
+        SIB_TRY(sib_matrix_of_experts(l->files, name, suffix, n_out, n_in, n_experts, &src, err));
+        return sib_load_matrix(l, out, &src, l->expert_share, err);
+    }
+    for (int e = 0; e < n_experts; e++) {
+        if ((size_t)snprintf(module, sizeof module, "%s.%d.%s", name, e, suffix) >= sizeof module)
+            return sib_fail(err, SIB_EARG, "module name %.40s... is too long", name);
+        SIB_TRY(sib_matrix_of(l->files, module, n_out, n_in, 0, &src, err));
+    }
+    src.n_experts = n_experts;
+    return sib_load_matrix(l, out, &src, l->expert_share, err);
 }
 
 static sib_status read_host(sib_loader *l, float *out, int64_t n, const char *name, sib_err *err)

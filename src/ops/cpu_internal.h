@@ -5,6 +5,7 @@
  *   cpu.c            creation, memory, sync
  *   cpu_matmul.c     matrix_*, linear, linear_glu, embed, moe
  *   cpu_attention.c  kv_*, attend
+ *   cpu_sparse.c     index_select, moe_route_sigmoid
  *   cpu_vector.c     norms, rotary embedding, elementwise, moe_route, argmax
  *
  * Operations run on the calling thread and the pool; one call at a time on a device.
@@ -49,5 +50,6 @@ void sib_cpu_attention_ops(sib_ops *ops);
 sib_status sib_cpu_attention_init(sib_cpu *c, sib_err *err); /* the scratch block */
 void sib_cpu_vector_ops(sib_ops *ops);
 void sib_cpu_head_ops(sib_ops *ops);
+void sib_cpu_sparse_ops(sib_ops *ops);
 
 #endif
