@@ -68,6 +68,9 @@ sib_status golden_prompt(golden *g, golden_model *m, const char *prefix, const s
  * *n soft tokens, to be released by the caller; NULL when the case has no picture. */
 sib_status golden_encode(golden *g, golden_model *m, float **features, int *n, sib_err *err);
 
+/* ties.c: index_select chooses among equal scores as torch.topk did. */
+void golden_follow_ties(sib_device *d);
+
 /* Runners. */
 sib_status golden_text(golden *g, sib_err *err);
 sib_status golden_pictures(golden *g, golden_model *m, sib_err *err); /* vision.*, image*.*: part of golden_text */

@@ -295,6 +295,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "golden: %s\n", err.message);
         return 1;
     }
+    golden_follow_ties(device);
     int passed = 0, failed = 0;
     for (int i = optind; i < argc; i++) {
         golden g = {.dir = argv[i], .device = device};
