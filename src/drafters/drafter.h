@@ -8,6 +8,8 @@
 typedef struct sib_drafter_options {
     /* assistant: rules of drafters_kv.md 1.6 "seed" instead of "trained", each on its own */
     bool seed_scale, seed_positions, seed_window;
+    /* native MTP head: its cache starts behind the prompt; the hidden state before its norm is chained */
+    bool mtp_decode_only, mtp_raw_chain;
     int bits;        /* DFlash 2: quantize projections at load; 0: as stored                        */
     int n_seqs;      /* timelines at once                                                            */
     int max_draft;   /* longest draft that will be asked for                                         */

@@ -3,6 +3,7 @@
 
 #include "artifacts/drafter_kind.h"
 #include "drafters/assistant.h"
+#include "drafters/native_mtp.h"
 #include "models/gemma4/family.h"
 #include "models/glm_moe_dsa/family.h"
 
@@ -58,6 +59,11 @@ sib_status sib_drafter_open(sib_drafter **out, sib_loader *l, sib_model *target,
             return s == SIB_OK ? s : sib_within(err, s, "%s", dir);
         }
     return sib_fail(err, SIB_EUNSUPPORTED, "%s: %s drafters are not part of this build", dir, sib_drafter_kind_name(kind));
+}
+
+sib_status sib_native_drafter_open(sib_drafter **out, sib_model *target, const sib_drafter_options *o, sib_err *err)
+{
+    return sib_native_mtp_open(out, target, o, err);
 }
 
 sib_status sib_refuse_drafter(const char *dir, sib_err *err)
