@@ -74,6 +74,8 @@ void golden_follow_ties(sib_device *d);
 /* Runners. */
 sib_status golden_text(golden *g, sib_err *err);
 sib_status golden_pictures(golden *g, golden_model *m, sib_err *err); /* vision.*, image*.*: part of golden_text */
+bool golden_is_glm_mtp(const golden *g);
+sib_status golden_glm_mtp(golden *g, sib_err *err);   /* a trunk with its own draft head */
 sib_status golden_assistant(golden *g, sib_err *err); /* a drafter beside target/ */
 
 #endif
