@@ -6,14 +6,17 @@
 #include "drafters/dflash2.h"
 #include "drafters/dspark.h"
 #include "drafters/qwen_mtp.h"
+#include "drafters/native_mtp.h"
 #include "models/gemma4/family.h"
 #include "models/qwen3_5/family.h"
 
 #include <stdlib.h>
+#include "models/glm_moe_dsa/family.h"
 
 static const sib_family *const families[] = {
     &sib_family_gemma4,
     &sib_family_qwen3_5,
+    &sib_family_glm_moe_dsa,
 };
 
 const sib_family *sib_family_at(size_t i)
@@ -105,6 +108,11 @@ sib_status sib_drafter_open(sib_drafter **out, sib_loader *l, sib_model *target,
     if (!e || !e->open) return not_built(dir, err);
     sib_status s = e->open(out, l, target, o, err);
     return s == SIB_OK ? s : sib_within(err, s, "%s", dir);
+}
+
+sib_status sib_native_drafter_open(sib_drafter **out, sib_model *target, const sib_drafter_options *o, sib_err *err)
+{
+    return sib_native_mtp_open(out, target, o, err);
 }
 
 sib_status sib_refuse_drafter(const char *dir, sib_err *err)

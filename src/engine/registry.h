@@ -29,6 +29,9 @@ sib_status sib_drafter_needs_of(sib_needs *out, int taps[SIB_MAX_TAPS], const si
 /* Opens the drafter in `l`'s checkpoint for `target`, whatever its kind; what cannot draft is refused with a sentence. */
 sib_status sib_drafter_open(sib_drafter **out, sib_loader *l, sib_model *target, const sib_drafter_options *o, sib_err *err);
 
+/* Opens the draft head of the target's own checkpoint; a target that does not offer one is refused. */
+sib_status sib_native_drafter_open(sib_drafter **out, sib_model *target, const sib_drafter_options *o, sib_err *err);
+
 /* SIB_EARG when the folder holds a drafter: it says so and names what it drafts for. */
 sib_status sib_refuse_drafter(const char *dir, sib_err *err);
 

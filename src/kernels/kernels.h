@@ -11,6 +11,7 @@
 
 #include "kernels/delta.h"
 #include "kernels/matmul.h"
+#include "kernels/sparse.h"
 #if __has_include("kernels/attention.h")
 #include "kernels/attention.h"
 #endif
@@ -22,6 +23,7 @@ typedef struct sib_kernels {
     int isa; /* SIB_ISA_*, the level that the table was filled for */
     sib_matmul_kernels matmul;
     sib_delta_kernels delta;
+    sib_sparse_kernels sparse;
 #if __has_include("kernels/attention.h")
     sib_attention_kernels attention;
 #endif
