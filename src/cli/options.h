@@ -51,6 +51,7 @@ typedef struct cli_args {
     const char *trace;
     int parallel;
     bool apply_template, plain, special, only_ids; /* tokenize, detokenize */
+    bool trust_content;
     const char *tasks, *pictures, *expect_ids;
     int limit;          /* 0: all */
     const char *prefill, *depth, *bench_rows, *batch; /* bench: lists "1,2,4"; "" for none */

@@ -255,14 +255,19 @@ static void draft(sib_block *b, const sib_step *st, sib_block_rows *r)
     st->arena->top = mark;
 }
 
-static const sib_block_kind how = {"dflash2", "DFlash 2", sizeof(dflash), read_config, load, draft};
+static const sib_block_kind kinds[] = {{"dflash2", "DFlash 2", sizeof(dflash), read_config, load, draft}, {"dflash", "DFlash", sizeof(dflash), read_config, load, draft}};
+
+static const sib_block_kind *how(const json_t *config)
+{
+    return &kinds[sib_dflash_version(config) == 1];
+}
 
 sib_status sib_dflash2_open(sib_drafter **out, sib_loader *l, sib_model *target, const sib_drafter_options *o, sib_err *err)
 {
-    return sib_block_open(out, &how, l, target, o, err);
+    return sib_block_open(out, how(sib_checkpoint_config(l->files)), l, target, o, err);
 }
 
 sib_status sib_dflash2_needs(sib_needs *out, int taps[SIB_MAX_TAPS], const json_t *config, sib_err *err)
 {
-    return sib_block_needs(&how, out, taps, config, err);
+    return sib_block_needs(how(config), out, taps, config, err);
 }

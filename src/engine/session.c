@@ -1,4 +1,5 @@
 /* engine/session.c - one timeline for a program that embeds the library: prompt, then token by token. */
+#include "engine/diagnose.h"
 #include "engine/pictures.h"
 
 #include <math.h>
@@ -137,7 +138,9 @@ sib_status sib_session_next(sib_session *s, sib_token *out, sib_err *err)
         sib_status status = lane ? sib_round_step(s->round, &lane, 1, err) : sib_fail(err, SIB_ESTATE, "the answer has ended; prompt the session again");
         if (status == SIB_OK) status = sib_generation_absorb(s->gen, err);
         if (status != SIB_OK) {
-            sib_generation_broken(s->gen);
+            int n = lane ? lane->n_tokens : 0;
+            sib_generation_broken(s->gen); /* its sequence is free for the diagnosis, its tokens stay */
+            if (status == SIB_EFORMAT && err && lane) sib_engine_diagnose(s->engine, lane->tokens, n, err);
             s->finished = true;
             return status;
         }

@@ -60,9 +60,38 @@ static sib_status step_progress(sib_loader *l, size_t bytes, sib_err *err)
     return SIB_OK;
 }
 
+/* What was packed need not stay resident twice. A slice of experts is left: its other part may still be read. */
+static void drop_source(const sib_loader *l, const sib_matrix_src *src)
+{
+    if (src->parent_out || sib_device_is_nothing(l->dev)) return;
+    size_t groups = src->storage == SIB_AFFINE ? (size_t)(src->out * src->in / src->group) * (size_t)src->n_experts * (size_t)(sib_dtype_bits(src->dtype) / 8) : 0;
+    sib_checkpoint_drop(l->files, src->data, sib_matrix_src_bytes(src) - 2 * groups);
+    if (groups) {
+        sib_checkpoint_drop(l->files, src->scales, groups);
+        sib_checkpoint_drop(l->files, src->biases, groups);
+    }
+}
+
+/* Scales and biases are few and each spoils a whole group; plain weights are only found out by the logits
+ * (engine/diagnose.h), since reading all of them twice would cost loading time. */
+static sib_status check_finite(const sib_loader *l, const sib_matrix_src *src, sib_err *err)
+{
+    if (src->storage != SIB_AFFINE || sib_device_is_nothing(l->dev)) return SIB_OK;
+    int64_t groups = src->in / src->group;
+    for (int e = 0; e < src->n_experts; e++) {
+        int64_t scale = sib_first_not_finite(sib_matrix_src_scales(src, e, 0), src->dtype, src->out * groups);
+        int64_t bias = sib_first_not_finite(sib_matrix_src_biases(src, e, 0), src->dtype, src->out * groups), at = scale >= 0 ? scale : bias;
+        if (at >= 0)
+            return sib_fail(err, SIB_EFORMAT, "%s: the %s of row %lld, group %lld is not finite", src->name, scale >= 0 ? "scale" : "bias",
+                            (long long)(e * src->out + at / groups), (long long)(at % groups));
+    }
+    return SIB_OK;
+}
+
 static sib_status load_matrix(sib_loader *l, sib_linear *out, const sib_matrix_src *src, double share, sib_err *err)
 {
     sib_matrix *m;
+    SIB_TRY(check_finite(l, src, err));
     SIB_TRY(l->dev->ops->matrix_new(l->dev, &m, src, err));
     SIB_TRY(remember(l, m, NULL, 0, err));
     size_t bytes = l->dev->ops->matrix_bytes(l->dev, src);
@@ -70,6 +99,7 @@ static sib_status load_matrix(sib_loader *l, sib_linear *out, const sib_matrix_s
     l->active_bytes += share * (double)bytes;
     l->active_macs += share * (double)src->out * (double)src->in * src->n_experts;
     *out = (sib_linear){m, (int)src->out, (int)src->in};
+    drop_source(l, src);
     return step_progress(l, sib_matrix_src_bytes(src), err);
 }
 
@@ -202,6 +232,8 @@ sib_status sib_load_expert_rows(sib_loader *l, sib_linear *out, int n_experts, i
 static sib_status read_host(sib_loader *l, float *out, int64_t n, const char *name, sib_err *err)
 {
     SIB_TRY(sib_vector_of(l->files, name, n, out, err));
+    int64_t bad = sib_first_not_finite(out, SIB_F32, n);
+    if (bad >= 0) return sib_fail(err, SIB_EFORMAT, "%s: value %lld is %g", name, (long long)bad, (double)out[bad]);
     return step_progress(l, (size_t)n * 2, err);
 }
 
