@@ -167,7 +167,7 @@ static void marks_follow_the_text(void **state)
         {"{% macro m(x) %}<{{ x }}>{% endmacro %}{{ m(messages[0].content) }}", "<[ a<b ]>"},
         {"<|{{ messages[0].role }}|>", "<|user|>"},
         {"{{ messages[0].content | length }}", "5"},
-        {"{{ messages[0].content | tojson }}", "\"[ a<b ]\""},
+        {"{{ messages[0].content | tojson }}", "[\" a<b \"]"},
         {"{{ messages[0].content | list | join }}", "[ a<b ]"},
     };
     static const char context[] = "{\"messages\":[{\"role\":\"user\",\"content\":\" a<b \"}]}";
