@@ -62,6 +62,8 @@ LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o)
 CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o)
 GOLD_OBJ := $(GOLD_SRC:%.c=$(BUILD)/%.o)
 KC_OBJ   := $(KC_SRC:%.c=$(BUILD)/%.o)
+# What tests/failure makes fail.
+FAILING  := malloc calloc realloc aligned_alloc strdup free mmap open close read pread fopen fdopen fclose fwrite opendir closedir pthread_create
 TOOLS    := $(TOOL_SRC:tools/%.c=$(BUILD)/%)
 TESTS    := $(TEST_SRC:tests/unit/%.c=$(BUILD)/tests/%)
 PROPS    := $(PROP_SRC:tests/property/%.c=$(BUILD)/property/%)
@@ -153,6 +155,8 @@ $(BUILD)/golden: $(GOLD_OBJ) $(BUILD)/libsibyl.a
 	$(CC) -pie $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
 $(BUILD)/kcheck: $(KC_OBJ) $(BUILD)/libsibyl.a
 	$(CC) -pie $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
+$(BUILD)/failure: $(BUILD)/tests/failure/failure.o $(BUILD)/libsibyl.a
+	$(CC) -pie $(LDFLAGS_ALL) $(FAILING:%=-Wl,--wrap=%) -o $@ $^ $(LIBS)
 $(TESTS): $(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(BUILD)/libsibyl.a
 	@mkdir -p $(@D)
 	$(CC) -pie $(LDFLAGS_ALL) -o $@ $^ -lcmocka $(LIBS)
