@@ -247,7 +247,9 @@ static sib_status session(sib_buf *out, sib_err *err)
 
 static sib_status inspect(sib_buf *out, sib_err *err)
 {
-    return sib_inspect_json(out, MODEL, err);
+    SIB_TRY(sib_inspect_json(out, MODEL, err));
+    /* A report may say that the checkpoint would not load, and why: a sentence as well. */
+    return out->p && strstr(out->p, "\"error\":\"") ? sib_fail(err, SIB_EFORMAT, "%s", strstr(out->p, "\"error\":\"")) : SIB_OK;
 }
 
 static sib_status fit(sib_buf *out, sib_err *err)
