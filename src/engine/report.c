@@ -220,7 +220,8 @@ static json_t *config_facts(const sib_checkpoint *c)
     return o;
 }
 
-static void report_model(plan *p, json_t *o)
+/* Why the checkpoint would not load goes into the report; that this machine has no memory now is the call's own failure. */
+static sib_status report_model(plan *p, json_t *o, sib_err *err)
 {
     sib_err e = {0};
     sib_memory memory = {0};
@@ -245,7 +246,9 @@ static void report_model(plan *p, json_t *o)
             json_decref(rows);
         }
     }
+    if (e.status == SIB_ENOMEM) return sib_fail(err, SIB_ENOMEM, "%s", e.message);
     if (e.status != SIB_OK) put(o, "error", json_string(e.message));
+    return SIB_OK;
 }
 
 sib_status sib_inspect_json(sib_buf *out, const char *place, sib_err *err)
@@ -272,15 +275,16 @@ sib_status sib_inspect_json(sib_buf *out, const char *place, sib_err *err)
     if (drafter)
         report_drafter(&p, o);
     else
-        report_model(&p, o);
+        s = report_model(&p, o, err);
     json_t *tensors = sib_checkpoint_report(p.files);
     if (tensors) put(o, "tensors", tensors);
-    char *text = json_dumps(o, JSON_COMPACT);
+    char *text = s == SIB_OK ? json_dumps(o, JSON_COMPACT) : NULL;
     if (text) sib_buf_addz(out, text);
+    if (s == SIB_OK && (!text || out->failed)) s = sib_nomem(err, "report");
     free(text);
     json_decref(o);
     plan_close(&p);
-    return text && !out->failed ? SIB_OK : sib_nomem(err, "report");
+    return s;
 }
 
 /* ---- fit ---------------------------------------------------------------------------------------- */

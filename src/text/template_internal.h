@@ -18,7 +18,8 @@
  * While a run has marks, every chunk of its arena carries a shadow, one byte for each byte: 1 when it came from
  * outside. Strings are copied by sib_tb_add, sib_tv_copy and emit() only, which copy the shadow along; slices share
  * the bytes and so their shadow. Bytes that code makes rather than copies (a changed case, an escape) are marked while
- * the operation that makes them reads something marked. */
+ * the operation that makes them reads something marked. A character of a value never goes through a buffer outside
+ * the arena, where its mark would be lost. */
 #ifndef SIB_TEXT_TEMPLATE_INTERNAL_H
 #define SIB_TEXT_TEMPLATE_INTERNAL_H
 

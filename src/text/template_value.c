@@ -377,9 +377,10 @@ void sib_tb_cp(sib_tb *b, uint32_t cp)
 
 sib_tv sib_tb_done(sib_tb *b)
 {
+    if (!b->p) return sib_tv_bytes("", 0);
     b->r->tail = b->p + b->n;
     b->r->tail_end = b->p + b->cap;
-    return sib_tv_bytes(b->p ? b->p : "", b->n);
+    return sib_tv_bytes(b->p, b->n);
 }
 
 /* ---- constructors ---------------------------------------------------------------------------------------- */
