@@ -18,6 +18,9 @@ const cli_command cli_commands[] = {
      "Lines that begin with / are commands (/help lists them). A line that ends with \\ goes on in the next one;\n"
      "\"\"\" begins and ends a message of several lines. Ctrl-C stops the answer, Ctrl-D leaves. Without a terminal,\n"
      "each line of standard input is one message. --json prints the whole conversation at the end."},
+    {"serve", CLI_SERVE, cmd_serve, "", 0, "HTTP server for OpenAI and Anthropic clients, and a web page",
+     "Listens on 127.0.0.1:8080 unless told otherwise. SIGTERM and SIGINT end it when the running answers are done or\n"
+     "--drain seconds have passed; a second signal ends it at once. SIGHUP opens --log-file again."},
     {"inspect", CLI_INSPECT, cmd_inspect, "[DIR]", 1, "what a checkpoint or drafter holds, without reading weights",
      NULL},
     {"fit", CLI_FIT, cmd_fit, "", 0, "bytes needed for a context, by part", NULL},
