@@ -4,11 +4,13 @@
 #include "artifacts/drafter_kind.h"
 #include "drafters/assistant.h"
 #include "drafters/qwen_mtp.h"
+#include "models/diffusion_gemma/family.h"
 #include "models/gemma4/family.h"
 #include "models/qwen3_5/family.h"
 
 static const sib_family *const families[] = {
     &sib_family_gemma4,
+    &sib_family_diffusion_gemma,
     &sib_family_qwen3_5,
 };
 

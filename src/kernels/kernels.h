@@ -10,6 +10,7 @@
 #define SIB_KERNELS_KERNELS_H
 
 #include "kernels/delta.h"
+#include "kernels/denoise.h"
 #include "kernels/matmul.h"
 #if __has_include("kernels/attention.h")
 #include "kernels/attention.h"
@@ -22,6 +23,7 @@ typedef struct sib_kernels {
     int isa; /* SIB_ISA_*, the level that the table was filled for */
     sib_matmul_kernels matmul;
     sib_delta_kernels delta;
+    sib_denoise_kernels denoise;
 #if __has_include("kernels/attention.h")
     sib_attention_kernels attention;
 #endif

@@ -71,6 +71,7 @@ sib_status golden_encode(golden *g, golden_model *m, float **features, int *n, s
 /* Runners. */
 sib_status golden_text(golden *g, sib_err *err);
 sib_status golden_pictures(golden *g, golden_model *m, sib_err *err); /* vision.*, image*.*: part of golden_text */
+sib_status golden_diffusion(golden *g, golden_model *m, sib_err *err); /* block diffusion: part of golden_text */
 sib_status golden_assistant(golden *g, sib_err *err); /* a drafter beside target/ */
 sib_status golden_qwen_mtp(golden *g, sib_err *err);  /* the same */
 sib_status golden_deepspec(golden *g, sib_err *err);
