@@ -7,6 +7,7 @@
 #include "drafters/dspark.h"
 #include "drafters/qwen_mtp.h"
 #include "drafters/native_mtp.h"
+#include "models/diffusion_gemma/family.h"
 #include "models/gemma4/family.h"
 #include "models/qwen3_5/family.h"
 
@@ -15,6 +16,7 @@
 
 static const sib_family *const families[] = {
     &sib_family_gemma4,
+    &sib_family_diffusion_gemma,
     &sib_family_qwen3_5,
     &sib_family_glm_moe_dsa,
 };

@@ -10,6 +10,7 @@
 #define SIB_KERNELS_KERNELS_H
 
 #include "kernels/delta.h"
+#include "kernels/denoise.h"
 #include "kernels/matmul.h"
 #include "kernels/sparse.h"
 #if __has_include("kernels/attention.h")
@@ -24,6 +25,7 @@ typedef struct sib_kernels {
     sib_matmul_kernels matmul;
     sib_delta_kernels delta;
     sib_sparse_kernels sparse;
+    sib_denoise_kernels denoise;
 #if __has_include("kernels/attention.h")
     sib_attention_kernels attention;
 #endif

@@ -56,5 +56,7 @@ void sib_cpu_head_ops(sib_ops *ops);
 void sib_cpu_delta_ops(sib_ops *ops);
 void sib_cpu_draft_ops(sib_ops *ops);
 void sib_cpu_sparse_ops(sib_ops *ops);
+void sib_cpu_denoise_ops(sib_ops *ops);
+const sib_packed *sib_cpu_matrix_view(const sib_matrix *m); /* of its first expert */
 
 #endif

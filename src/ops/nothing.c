@@ -202,6 +202,20 @@ static void top_k(sib_device *d, int32_t *ids, float *values, const float *x, in
     }
 }
 
+static void soft_embed(sib_device *d, float *y, const sib_matrix *table, const float *x, const float *t, int rows, float scale, float *scratch)
+{
+    (void)d, (void)y, (void)table, (void)x, (void)t, (void)rows, (void)scale, (void)scratch;
+}
+
+static void choose(sib_device *d, const sib_choose *c, const float *x, int rows, int n)
+{
+    (void)d, (void)x, (void)n;
+    for (int r = 0; r < rows; r++) {
+        c->best[r] = c->proposal[r] = 0;
+        c->entropy[r] = c->confidence[r] = 0;
+    }
+}
+
 static void argmax(sib_device *d, int32_t *ids, const float *x, int rows, int n)
 {
     (void)d, (void)x, (void)n;
@@ -255,6 +269,8 @@ static const sib_ops nothing_ops = {
     .two_tap = two_tap,
     .dots = dots,
     .top_k = top_k,
+    .soft_embed = soft_embed,
+    .choose = choose,
     .argmax = argmax,
     .centroid_argmax = centroid_argmax,
 };

@@ -148,6 +148,20 @@ typedef struct sib_centroid_head {
     int n_vocab, hidden, n_centroids, top;
 } sib_centroid_head;
 
+/* ---- block diffusion (diffusion_gemma.md 3.2 - 3.5) ----------------------------------------
+ * Row r of logits x becomes the distribution P = softmax(x / t[r]), x / t a division. */
+typedef struct sib_choose {
+    const float *t;      /* above 0 */
+    const float *second; /* divides x / t once more for the proposal; 0: the proposal is the best token */
+    const double *u;     /* in [0, 1): the proposal is the first id, ascending, at which the distribution function exceeds u */
+    int32_t *best;       /* id of the highest logit, the lowest among equals; -1: the row is not finite */
+    int32_t *proposal;
+    float *entropy;      /* -sum P log P, natural logarithm */
+    float *confidence;   /* P of the proposal */
+} sib_choose;
+
+#define SIB_SOFT_SCRATCH 2080 /* floats a row: 2048 probabilities, then the row's maximum and sum */
+
 typedef struct sib_ops {
     const char *name; /* "cpu" */
     void (*close)(sib_device *d); /* frees the device; call sib_device_free */
@@ -254,6 +268,13 @@ typedef struct sib_ops {
     /* The k highest values of each row (ties: lower index; NaN counts as lowest) by falling value, to HOST ids and values [rows][k]. */
     void (*top_k)(sib_device *d, int32_t *ids, float *values, const float *x, int rows, int n, int k);
 
+    /* y[rows][in] = scale * sum over v of p[r][v] E[v], p[r] = softmax(x[r] / t) over the table's rows, x [rows][out], t [rows] host:
+     * soft embeddings (diffusion_gemma.md 2.5). p is rounded to bf16 in modes bf16 and int8; sums over ascending v in f32.
+     * scratch: device [rows][SIB_SOFT_SCRATCH]. */
+    void (*soft_embed)(sib_device *d, float *y, const sib_matrix *table, const float *x, const float *t, int rows, float scale,
+                       float *scratch);
+    /* What a denoising step asks of each row of logits x [rows][n]; arrays of `c` are HOST [rows]. */
+    void (*choose)(sib_device *d, const sib_choose *c, const float *x, int rows, int n);
     /* Highest value of each row, ties to the lowest index, to HOST ids. */
     void (*argmax)(sib_device *d, int32_t *ids, const float *x, int rows, int n);
     /* Best token of the candidates under the `top` best centroids (ties: lower index) of scores [rows][n_centroids], to HOST ids;
