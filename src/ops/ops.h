@@ -59,7 +59,7 @@ typedef struct sib_attend {
     const int32_t *lo, *hi; /* host [n_rows]: row r sees absolute positions lo[r] <= p < hi[r], never none */
     /* Sparse attention, NULL: none. A row that would see more than n_picks positions sees only those of its list in
      * device picks [n_rows][n_picks], ascending; lo is 0 then and hi the row's position + 1. Lists of other rows are not
-     * read. When a list names every visible position, the bits are those of the dense row. */
+     * read. The bits are those of a dense row that has the listed keys and no others. */
     const int32_t *picks;
     int n_picks;
 } sib_attend;
