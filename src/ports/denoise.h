@@ -35,8 +35,9 @@ typedef struct sib_denoise_port {
     int max_rows; /* canvas rows of one call; at least canvas_length */
     /* One pass. A failure leaves the sequences unusable, as a failure of forward() does. */
     sib_status (*step)(sib_model *m, const sib_canvas *canvases, int n, const sib_denoised *out, sib_err *err);
-    /* For the canvases i of the last step with wanted[i]; before any other call on the model. */
-    sib_status (*condition)(sib_model *m, const bool *wanted, sib_err *err);
+    /* For the canvases i of the last step with wanted[i] (NULL: all); before any other call on the model. logits: device [sum of
+     * n][n_vocab] in place of the last step's own, NULL for those. */
+    sib_status (*condition)(sib_model *m, const bool *wanted, const float *logits, sib_err *err);
     /* Host [sum of n][n_vocab] of the last step: after the soft cap, before any temperature. */
     const float *(*logits)(sib_model *m);
 } sib_denoise_port;

@@ -70,6 +70,6 @@ sib_status diffusion_encode_on(diffusion_gemma *m, sib_device *dev, sib_arena *a
 sib_status diffusion_denoise_on(diffusion_gemma *m, sib_device *dev, sib_arena *arena, const sib_canvas *canvases, int n,
                                 const sib_denoised *out, sib_err *err);
 /* Soft embeddings of the canvases of the last step. wanted NULL: all. */
-sib_status diffusion_condition_on(diffusion_gemma *m, sib_device *dev, sib_arena *arena, const bool *wanted, sib_err *err);
+sib_status diffusion_condition_on(diffusion_gemma *m, sib_device *dev, sib_arena *arena, const bool *wanted, const float *logits, sib_err *err);
 
 #endif

@@ -143,11 +143,11 @@ static sib_status step(sib_model *model, const sib_canvas *canvases, int n, cons
     return s;
 }
 
-static sib_status condition(sib_model *model, const bool *wanted, sib_err *err)
+static sib_status condition(sib_model *model, const bool *wanted, const float *signal, sib_err *err)
 {
     diffusion_gemma *m = self(model);
     if (m->n_last == 0) return sib_fail(err, SIB_ESTATE, "no denoising step to condition on");
-    return diffusion_condition_on(m, model->device, &m->arena, wanted, err);
+    return diffusion_condition_on(m, model->device, &m->arena, wanted, signal ? signal : m->logits, err);
 }
 
 static const float *logits(sib_model *model)
@@ -274,7 +274,7 @@ static sib_status measure_step(diffusion_gemma *m, sib_device *dev, size_t *peak
     sib_status s = diffusion_encode_on(m, &nothing.device, &plan, &part, 1, err);
     if (s == SIB_OK) s = diffusion_denoise_on(m, &nothing.device, &plan, &canvas, 1, NULL, err);
     m->spans[0].n_rows = m->cfg.canvas; /* soft embeddings are made one canvas at a time */
-    if (s == SIB_OK) s = diffusion_condition_on(m, &nothing.device, &plan, NULL, err);
+    if (s == SIB_OK) s = diffusion_condition_on(m, &nothing.device, &plan, NULL, m->logits, err);
     m->n_last = 0;
     free(ids);
     *peak = plan.peak;

@@ -13,16 +13,11 @@
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* A placeholder without features is embedded as padding, as the reference does. */
+/* In what is encoded a placeholder without features is embedded as padding, as the reference does; in a canvas, where random
+ * ids include it, it is a token as any other. */
 static int32_t embedded_id(const diffusion_config *c, int32_t id)
 {
     return id == c->image_id || id == c->video_id ? c->pad_id : id;
-}
-
-static void place_row(diffusion_gemma *m, int row, int pos, int32_t id)
-{
-    m->pos[row] = pos;
-    m->ids[row] = embedded_id(&m->cfg, id);
 }
 
 /* Rows that continue their sequence: causal, pictures as their soft spans say. */
@@ -36,7 +31,8 @@ static int lay_out_parts(diffusion_gemma *m, const sib_part *parts, int n_parts)
         m->kv[p] = part->seq ? part->seq->kv : NULL;
         for (int i = 0; i < part->n_rows; i++) {
             int r = row + i, pos = base + i;
-            place_row(m, r, pos, part->ids[i]);
+            m->pos[r] = pos;
+            m->ids[r] = embedded_id(&m->cfg, part->ids[i]);
             m->lo[SIB_FULL][r] = 0;
             m->lo[SIB_SLIDING][r] = pos >= window ? pos - window + 1 : 0;
             m->hi[SIB_FULL][r] = m->hi[SIB_SLIDING][r] = pos + 1;
@@ -67,7 +63,8 @@ static int lay_out_canvases(diffusion_gemma *m, const sib_canvas *canvases, int 
         m->seqs[p] = c->seq;
         for (int i = 0; i < c->n; i++) {
             int r = row + i;
-            place_row(m, r, base + i, c->ids[i]);
+            m->pos[r] = base + i;
+            m->ids[r] = c->ids[i];
             m->lo[SIB_FULL][r] = 0;
             m->lo[SIB_SLIDING][r] = base > before ? base - before : 0;
             m->hi[SIB_FULL][r] = m->hi[SIB_SLIDING][r] = base + c->n;
@@ -188,7 +185,7 @@ sib_status diffusion_denoise_on(diffusion_gemma *m, sib_device *dev, sib_arena *
     return finish(&st, start, rows, err);
 }
 
-sib_status diffusion_condition_on(diffusion_gemma *m, sib_device *dev, sib_arena *arena, const bool *wanted, sib_err *err)
+sib_status diffusion_condition_on(diffusion_gemma *m, sib_device *dev, sib_arena *arena, const bool *wanted, const float *logits, sib_err *err)
 {
     sib_step st = {dev, arena, &m->model.trace};
     size_t start = arena->top;
@@ -199,7 +196,7 @@ sib_status diffusion_condition_on(diffusion_gemma *m, sib_device *dev, sib_arena
         if (wanted && !wanted[p]) continue;
         float *to = m->seqs[p] ? m->soft + (size_t)m->seqs[p]->slot * m->cfg.canvas * hidden : m->soft;
         float *scratch = SIB_PUSH(arena, float, (size_t)s->n_rows * SIB_SOFT_SCRATCH);
-        dev->ops->soft_embed(dev, to, m->embed.w, m->logits + (size_t)s->row0 * m->cfg.n_vocab, m->last_t + s->row0, s->n_rows, m->embed_scale,
+        dev->ops->soft_embed(dev, to, m->embed.w, logits + (size_t)s->row0 * m->cfg.n_vocab, m->last_t + s->row0, s->n_rows, m->embed_scale,
                              scratch);
         sib_step_trace(&st, "canvas.soft", -1, to, s->n_rows, hidden);
         arena->top = start;
