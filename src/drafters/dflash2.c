@@ -204,7 +204,7 @@ static void walk(const dflash *d, const sib_step *st, int32_t *tokens, const flo
     st->arena->top = mark;
 }
 
-/* Tokens of `lanes` requests from number `first` on; h: normed rows of the block, row0: of the first request. */
+/* Tokens of `lanes` requests from number `first` on. h: normed rows of the whole call; y, logits, z: room for a group. */
 static void choose(const dflash *d, const sib_step *st, const sib_block_rows *r, int first, int lanes, const float *h, float *y, float *logits, float *z)
 {
     const sib_ops *op = st->dev->ops;
