@@ -272,7 +272,7 @@ report_tests() {
     matches doctor.json '"same_text": ?true' "$SIBYL" doctor -m demo/gemma4-demo --draft demo/gemma4-demo-assistant -n 16 --ctx 512 --json
     says doctor.no_drafter 1 'needs a model and a drafter folder' "$SIBYL" doctor -m demo/gemma4-demo
     says doctor.wrong_pair 1 'DSpark drafter was made for a target with' "$SIBYL" doctor -m demo/gemma4-demo --draft tests/golden/cases/dspark-own
-    says dspark.as_model 1 'holds a drafter (dspark), which cannot answer alone' "$SIBYL" generate -m tests/golden/cases/dspark-own -p x
+    says dspark.as_model 1 'holds a drafter .dspark., which cannot answer alone' "$SIBYL" generate -m tests/golden/cases/dspark-own -p x
     matches fit.json '^\{.*\}$' "$SIBYL" fit --ctx 1000 --parallel 2 --json
 }
 
