@@ -145,8 +145,7 @@ static sib_status build(sib_engine *e, const sib_options *o, sib_err *err)
         return sib_fail(err, SIB_EARG, "a size is out of range: n_ctx %d, n_sessions %d, chunk %d, max_draft %d", o->n_ctx, o->n_sessions, o->chunk, o->max_draft);
     SIB_TRY(read_quirk(e, o, err));
     double t0 = now_ms();
-    sib_checkpoint_options files = {.lax_safetensors = o->lax_safetensors};
-    SIB_TRY(sib_checkpoint_open(&e->files, o->model, &files, err));
+    SIB_TRY(sib_drafter_files_open(&e->files, o->model, o->lax_safetensors, err)); /* a drafter is refused by name below */
     SIB_TRY(sib_refuse_drafter(sib_checkpoint_dir(e->files), err));
     e->family = sib_family_for(e->files, err);
     if (!e->family) return err->status;
