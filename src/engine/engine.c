@@ -93,6 +93,7 @@ static sib_status open_drafter(sib_engine *e, const sib_options *o, sib_err *err
 {
     if (!o->draft || !strcmp(o->draft, "none")) return SIB_OK;
     if (!strcmp(o->draft, "ngram")) return sib_fail(err, SIB_EUNSUPPORTED, "draft \"ngram\" is not supported yet");
+    if (e->model->offers.denoise) return sib_fail(err, SIB_EUNSUPPORTED, "%s answers by block diffusion, which takes no drafter", sib_checkpoint_dir(e->files));
     const char *rules = o->assistant_rules ? o->assistant_rules : "trained";
     if (strcmp(rules, "trained") && strcmp(rules, "seed")) return sib_fail(err, SIB_EARG, "assistant rules \"%s\" are not known; known are trained, seed", rules);
     bool seed = rules[0] == 's';
