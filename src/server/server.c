@@ -708,6 +708,7 @@ void sib_server_free(sib_server *s)
     if (s->http) on_woken(s); /* events that nobody waits for any more */
     sib_http_free(s->http);
     sib_stored_free_all(s);
+    sib_vocab_trie_free(s->trie);
     free(s->default_stops);
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->work);
