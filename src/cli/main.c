@@ -27,6 +27,9 @@ const cli_command cli_commands[] = {
     {"bench", CLI_BENCH, cmd_bench, "", 0, "prefill, decode and verification speed beside the machine's ceilings",
      "Prints CSV (or one JSON object with --json): medians and best values of --repeats runs; the bandwidth and compute\n"
      "probes run before and after. A list may be empty: --batch \"\" measures no batch."},
+    {"doctor", CLI_DOCTOR, cmd_doctor, "", 0, "whether a drafter fits the model, and whether it pays",
+     "Checks the pair before a weight is read, then decodes built-in questions without and with --draft DIR and times a\n"
+     "round: accepted drafts by position, cost of drafting and of verification, and the acceptance at which they break even."},
     {"tokenize", CLI_TOKENIZE, cmd_tokenize, "[TEXT]", 1, "token ids and pieces of a text",
      "Without TEXT, or when it is -, standard input is read."},
     {"detokenize", CLI_DETOKENIZE, cmd_detokenize, "[ID...]", -1, "the text of token ids",

@@ -55,6 +55,7 @@ typedef struct cli_args {
     bool no_auth, any_model, half_close;
     cli_list api_keys, origins;
     bool apply_template, plain, special, only_ids; /* tokenize, detokenize */
+    bool trust_content;
     const char *tasks, *pictures, *expect_ids;
     int limit;          /* 0: all */
     const char *prefill, *depth, *bench_rows, *batch; /* bench: lists "1,2,4"; "" for none */

@@ -137,7 +137,7 @@ static void add_soft(sib_round *r, const sib_lane *l, sib_part *part)
         if (first >= last) continue;
         int hidden = r->model->facts.hidden;
         r->soft[r->n_soft++] = (sib_soft){.first = first - from, .n = last - first,
-                                          .features = span->features + (size_t)(first - span->pos) * hidden, .bidirectional = span->bidirectional};
+                                          .features = span->features + (size_t)(first - span->pos) * hidden, .bidirectional = span->bidirectional, .everywhere = span->everywhere};
         part->n_soft++;
     }
 }

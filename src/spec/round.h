@@ -19,7 +19,7 @@
 typedef struct sib_soft_span {
     int pos, n;
     const float *features; /* device [n][hidden] */
-    bool bidirectional;
+    bool bidirectional, everywhere; /* ports/model.h, sib_soft */
 } sib_soft_span;
 
 /* One request. The caller owns everything; `tokens` has room for n_tokens + SIB_ROUND_EMIT more. */

@@ -40,6 +40,10 @@ enum {
  * encode them without SIB_ADD_SPECIAL. */
 sib_status sib_tokenizer_encode(const sib_tokenizer *t, sib_str text, unsigned flags, sib_ids *out, sib_err *err);
 
+/* The same for a text of which some parts are user content: SIB_PLAIN_TEXT counts for every special token that overlaps
+ * one of the spans, and for no other (sib_chat_render_given finds the spans of a prompt). */
+sib_status sib_tokenizer_encode_given(const sib_tokenizer *t, sib_str text, const sib_spans *plain, unsigned flags, sib_ids *out, sib_err *err);
+
 enum { SIB_KEEP_SPECIAL = 1u << 0 /* print special tokens too */ };
 
 /* Appends the text of `ids`. An id that names no token (a gap, or padding of the model's
