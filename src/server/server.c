@@ -554,11 +554,14 @@ static void on_woken(void *ctx)
     pthread_mutex_lock(&s->lock);
     sib_task *list = s->ready;
     s->ready = NULL;
-    for (sib_task *t = list; t; t = t->next_ready) t->ready = false;
+    for (sib_task *t = list; t; t = t->next_taken) { /* from here on a task may become ready again, which uses next_ready */
+        t->next_taken = t->next_ready;
+        t->ready = false;
+    }
     pthread_mutex_unlock(&s->lock);
     while (list) {
         sib_task *t = list;
-        list = t->next_ready;
+        list = t->next_taken;
         handle_all(s, t);
         sib_task_unref(t);
     }

@@ -115,7 +115,7 @@ struct sib_task {
     sib_server *server;
     atomic_int refs;
     sib_task *next, *prev;  /* loop: tasks whose client waits; prepare thread: queue by next_prepare */
-    sib_task *next_prepare, *next_ready;
+    sib_task *next_prepare, *next_ready, *next_taken;
     bool ready;             /* in the server's ready list; server->lock */
     sib_event *events, **events_tail; /* server->lock */
     bool cancelled, submitted;        /* server->lock */
