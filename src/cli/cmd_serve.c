@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -23,7 +24,7 @@ static struct {
     pthread_mutex_t lock;
     const char *path; /* NULL: standard error */
     int fd;
-    volatile sig_atomic_t reopen;
+    atomic_bool reopen;
 } logging = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = STDERR_FILENO};
 
 static bool open_log(void)
@@ -44,8 +45,7 @@ static void log_line(void *ctx, sib_log_level level, const char *line)
     (void)ctx;
     (void)strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &tm));
     (void)pthread_mutex_lock(&logging.lock);
-    if (logging.reopen && logging.path) {
-        logging.reopen = 0;
+    if (logging.path && atomic_exchange(&logging.reopen, false)) {
         (void)open_log(); /* when it cannot be opened the old file is still there */
     }
     (void)dprintf(logging.fd, "%s %s %s\n", stamp, names[level], line);
@@ -72,7 +72,7 @@ static int drain_s = DEFAULT_DRAIN_S;
 static void on_signal(int sig)
 {
     int saved = errno;
-    if (sig == SIGHUP) logging.reopen = 1;
+    if (sig == SIGHUP) atomic_store(&logging.reopen, true);
     else if (serving) sib_server_stop(serving, drain_s);
     errno = saved;
 }

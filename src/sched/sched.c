@@ -90,22 +90,25 @@ static void stop_generation(slot *t, sib_finish why)
 
 /* ---- admission ------------------------------------------------------------------------------- */
 
+/* A slot whose timeline goes on with this prompt, that is, of which more is shared than would be lost; of these the one that
+ * shares most. Else the one idle longest, empty ones first: a common beginning is no reason to overwrite somebody's conversation. */
 static slot *choose(sib_sched *s, const sib_job *j, const sib_picture_set *set)
 {
-    slot *best = NULL;
-    int most = -1;
+    slot *best = NULL, *oldest = NULL;
+    int most = 0;
     const int32_t *ids = set->n > 0 ? set->ids : j->ids;
     size_t n = set->n > 0 ? set->n_ids : j->n_ids;
     for (int i = 0; i < s->parallel; i++) {
         slot *t = &s->slots[i];
         if (t->job) continue;
         int shared = j->no_reuse ? 0 : sib_generation_shared(t->gen, ids, n, set->pictures, set->n);
-        if (!best || shared > most || (shared == most && t->last_used < best->last_used)) {
+        if (shared > most && 2 * shared > sib_generation_length(t->gen)) {
             best = t;
             most = shared;
         }
+        if (!oldest || t->last_used < oldest->last_used) oldest = t;
     }
-    return best;
+    return best ? best : oldest;
 }
 
 /* A set that has some of the pictures saves encoding them again: the one of the slot with most in common is not known before

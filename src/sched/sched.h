@@ -12,8 +12,8 @@
  * memory for a request: what no slot can ever hold is refused at once, what no slot can hold now waits, and what the queue
  * cannot hold is refused with SIB_ECAPACITY.
  *
- * A slot keeps its timeline after the answer. A new job goes to the free slot that shares the longest prefix with
- * it, else to the one that has been idle longest.
+ * A slot keeps its timeline after the answer. A new job goes to the free slot whose timeline it continues, else to the one that
+ * has been idle longest.
  *
  * The callbacks run on the engine thread, in the order of the picture, and must not block. After a successful submit ended()
  * comes exactly once, and it is the scheduler's last touch of the job. Used by server/. */

@@ -216,7 +216,7 @@ static sib_status prepare(sib_task *t, bool count)
     SIB_TRY(sib_parse_body(t));
     SIB_TRY(sib_check_fields(t, t->request, lists));
     if (sib_json_get(t->request, "mcp_servers") && json_array_size(sib_json_get(t->request, "mcp_servers")) > 0) return sib_refuse(t, "mcp_servers", "`mcp_servers` is not supported by this server");
-    if (sib_json_get(t->request, "output_config")) return sib_refuse(t, "output_config", "`output_config` is not supported by this server");
+    SIB_TRY(sib_take_format(t, sib_json_get(sib_json_get(t->request, "output_config"), "format"), "output_config"));
     SIB_TRY(sib_take_model(t, t->request));
     if (!count) SIB_TRY(sib_take_sampling(t, t->request));
     if (!count) SIB_TRY(sib_take_stops(t, sib_json_get(t->request, "stop_sequences"), "stop_sequences"));

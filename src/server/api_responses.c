@@ -200,14 +200,6 @@ static sib_status take_tools(sib_task *t, json_t *out, sib_chat_input *in)
     return SIB_OK;
 }
 
-static sib_status take_text(sib_task *t)
-{
-    const json_t *format = sib_json_get(sib_json_get(t->request, "text"), "format");
-    const char *type = json_string_value(json_object_get(format, "type"));
-    if (format && !(type && strcmp(type, "text") == 0)) return sib_refuse_as(t, 400, "invalid_request_error", "not_supported", "text", "`text.format` can only be of type text");
-    return SIB_OK;
-}
-
 /* t->state: {"messages", "tools", "conversation": what is kept, "previous", "store"} */
 static sib_status convert(sib_task *t, sib_chat_input *in)
 {
@@ -223,7 +215,6 @@ static sib_status convert(sib_task *t, sib_chat_input *in)
     if (!t->state || !list || !tools) return no_memory(t);
     SIB_TRY(take_input(t, sib_json_get(t->request, "input"), list));
     SIB_TRY(take_tools(t, tools, in));
-    SIB_TRY(take_text(t));
     SIB_TRY(sib_take_str(t, sib_json_get(t->request, "reasoning"), "effort", &effort));
     if (effort) SIB_TRY(sib_take_effort(t, in->kwargs, effort, "reasoning"));
     /* Instructions are of this request alone; pictures are taken out of a copy, so that the conversation keeps them. */
@@ -249,6 +240,7 @@ sib_status sib_prepare_responses(sib_task *t)
     const char *truncation = NULL;
     SIB_TRY(sib_take_str(t, t->request, "truncation", &truncation));
     if (truncation && strcmp(truncation, "disabled") != 0) return sib_refuse(t, "truncation", "`truncation` can only be \"disabled\"");
+    SIB_TRY(sib_take_format(t, sib_json_get(sib_json_get(t->request, "text"), "format"), "text"));
     SIB_TRY(sib_take_sampling(t, t->request));
     sib_chat_input in = {.kwargs = json_object()};
     sib_status s = in.kwargs ? convert(t, &in) : no_memory(t);
@@ -358,7 +350,8 @@ static void put_response(const sib_task *t, const char *status, const sib_proble
     sib_json_put_num(out, t->temperature);
     sib_buf_addz(out, ",\"top_p\":");
     sib_json_put_num(out, t->top_p);
-    sib_buf_addz(out, ",\"text\":{\"format\":{\"type\":\"text\"}},\"truncation\":\"disabled\",\"usage\":");
+    put_echo(t, "text", "{\"format\":{\"type\":\"text\"}}", out);
+    sib_buf_addz(out, ",\"truncation\":\"disabled\",\"usage\":");
     if (done && !p) {
         const sib_choice *c = &t->choices[0];
         sib_buf_addf(out, "{\"input_tokens\":%d,\"input_tokens_details\":{\"cached_tokens\":%d},\"output_tokens\":%d,\"output_tokens_details\":{\"reasoning_tokens\":%d},\"total_tokens\":%d}",

@@ -359,6 +359,8 @@ sib_status sib_take_sampling(sib_task *t, const json_t *o)
     p->presence_last_n = (int)presence_n;
     p->frequency_last_n = (int)frequency_n;
     p->top_logprobs = t->logprobs ? (t->top_logprobs > 0 ? t->top_logprobs : 0) : -1;
+    if (least > 0 && t->program) return sib_refuse(t, "min_tokens", "`min_tokens` is not supported for answers that must match a schema or pattern");
+    if (t->program) p->min_new_tokens = 0;
     if (least > 0) {
         p->min_new_tokens = (uint64_t)least;
         p->eos = t->eos;
@@ -544,6 +546,7 @@ sib_status sib_make_prompt(sib_task *t, const sib_chat_input *in)
     if (in->continue_final) SIB_TRY(cut_after_final(t, in->messages));
     if (in->force_name) {
         if (t->server->markup == SIB_MARKUP_NONE) return sib_refuse(t, "tool_choice", "this model's chat template has no tool calls");
+        if (t->program) return sib_refuse(t, "tool_choice", "`tool_choice` cannot ask for a call in an answer that must match a schema or pattern");
         t->forced = true;
         sib_reply_force_call(t->server->markup, sib_str_of(in->force_name), &t->prompt, &t->begun);
         if (t->begun.failed || t->prompt.failed) return no_memory(t);
@@ -558,7 +561,6 @@ sib_status sib_take_effort(sib_task *t, json_t *kwargs, const char *effort, cons
     static const char *const levels[][2] = {{"minimal", "low"}, {"low", "low"}, {"medium", "medium"}, {"high", "high"}, {"xhigh", "xhigh"}, {"max", "max"}};
     int failed = 0;
     if (strcmp(effort, "none") == 0) {
-        t->reasoning_off = true;
         return json_object_set_new(kwargs, "enable_thinking", json_false()) == 0 ? SIB_OK : no_memory(t);
     }
     for (size_t i = 0; i < SIB_COUNT(levels); i++) {
@@ -623,16 +625,6 @@ static sib_status take_tools(sib_task *t, const json_t *o, sib_chat_input *in)
     return in->force_name ? SIB_OK : sib_refuse(t, "tool_choice", "`tool_choice` names a function that is not among the tools");
 }
 
-static sib_status take_format(sib_task *t, const json_t *o)
-{
-    const json_t *format = sib_json_get(o, "response_format");
-    const char *type = NULL;
-    if (!format) return SIB_OK;
-    SIB_TRY(sib_take_str(t, format, "type", &type));
-    if (type && strcmp(type, "text") == 0) return SIB_OK;
-    return sib_refuse_as(t, 400, "invalid_request_error", "not_supported", "response_format", "`response_format` can only be of type text");
-}
-
 static sib_status take_logprobs(sib_task *t, const json_t *o)
 {
     int64_t top = -1;
@@ -646,15 +638,15 @@ static sib_status take_logprobs(sib_task *t, const json_t *o)
 static sib_status chat_input(sib_task *t, sib_chat_input *in)
 {
     static const char *const own[] = {"messages", "max_completion_tokens", "n_predict", "n", "stop", "logprobs", "top_logprobs", "tools", "tool_choice",
-                                      "parallel_tool_calls", "response_format", "chat_template_kwargs", "enable_thinking", "reasoning_effort", "reasoning",
+                                      "parallel_tool_calls", "chat_template_kwargs", "enable_thinking", "reasoning_effort", "reasoning",
                                       "thinking", "add_generation_prompt", "continue_final_message", NULL};
-    const char *const *const lists[] = {own, sib_sampling_fields, sib_ignored_fields, NULL};
+    const char *const *const lists[] = {own, sib_sampling_fields, sib_ignored_fields, sib_structured_fields, NULL};
     const json_t *o = t->request;
     bool generation_prompt = true;
     SIB_TRY(sib_check_fields(t, o, lists));
     in->messages = json_object_get(o, "messages");
     SIB_TRY(take_tools(t, o, in));
-    SIB_TRY(take_format(t, o));
+    SIB_TRY(sib_take_structure(t, o));
     SIB_TRY(sib_take_bool(t, o, "continue_final_message", &in->continue_final));
     SIB_TRY(sib_take_bool(t, o, "add_generation_prompt", &generation_prompt));
     if (in->continue_final && sib_json_get(o, "add_generation_prompt") && generation_prompt)
@@ -728,12 +720,13 @@ static sib_status take_raw_logprobs(sib_task *t)
 static sib_status raw_fields(sib_task *t)
 {
     static const char *const own[] = {"prompt", "max_completion_tokens", "n_predict", "n", "stop", "logprobs", "echo", "suffix", "best_of", NULL};
-    const char *const *const lists[] = {own, sib_sampling_fields, sib_ignored_fields, NULL};
+    const char *const *const lists[] = {own, sib_sampling_fields, sib_ignored_fields, sib_structured_fields, NULL};
     const json_t *o = t->request;
     bool echo = false;
     int64_t best = 1;
     SIB_TRY(sib_check_fields(t, o, lists));
     SIB_TRY(sib_take_bool(t, o, "echo", &echo));
+    SIB_TRY(sib_take_structure(t, o));
     SIB_TRY(sib_take_int(t, o, "best_of", 1, 1, &best));
     if (echo) return sib_refuse(t, "echo", "`echo` is not supported by this server");
     if (sib_json_get(o, "suffix") && json_string_length(sib_json_get(o, "suffix")) > 0) return sib_refuse(t, "suffix", "`suffix` is not supported by this server");

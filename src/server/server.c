@@ -554,11 +554,14 @@ static void on_woken(void *ctx)
     pthread_mutex_lock(&s->lock);
     sib_task *list = s->ready;
     s->ready = NULL;
-    for (sib_task *t = list; t; t = t->next_ready) t->ready = false;
+    for (sib_task *t = list; t; t = t->next_taken) { /* from here on a task may become ready again, which uses next_ready */
+        t->next_taken = t->next_ready;
+        t->ready = false;
+    }
     pthread_mutex_unlock(&s->lock);
     while (list) {
         sib_task *t = list;
-        list = t->next_ready;
+        list = t->next_taken;
         handle_all(s, t);
         sib_task_unref(t);
     }
@@ -708,6 +711,7 @@ void sib_server_free(sib_server *s)
     if (s->http) on_woken(s); /* events that nobody waits for any more */
     sib_http_free(s->http);
     sib_stored_free_all(s);
+    sib_vocab_trie_free(s->trie);
     free(s->default_stops);
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->work);

@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "engine/engine_internal.h"
+#include "sample/grammar.h"
 #include "sched/sched.h"
 #include "server/metrics.h"
 #include "server/server.h"
@@ -96,6 +97,8 @@ struct sib_choice {
     int n_generated, n_reasoning, n_calls;
     int stop_index; /* of the stop string that ended the answer, -1 */
     bool failed;    /* no memory for an event */
+    struct sib_structured *structured; /* NULL: the answer may be any text */
+    sib_grammar grammar;
     /* written by the engine thread before ENDED, read by the loop after it */
     sib_job_report report;
     char report_message[512];
@@ -112,7 +115,7 @@ struct sib_task {
     sib_server *server;
     atomic_int refs;
     sib_task *next, *prev;  /* loop: tasks whose client waits; prepare thread: queue by next_prepare */
-    sib_task *next_prepare, *next_ready;
+    sib_task *next_prepare, *next_ready, *next_taken;
     bool ready;             /* in the server's ready list; server->lock */
     sib_event *events, **events_tail; /* server->lock */
     bool cancelled, submitted;        /* server->lock */
@@ -130,7 +133,7 @@ struct sib_task {
     /* prepare thread; constant after the jobs are submitted */
     json_t *request;
     sib_problem problem;
-    bool stream, include_usage, timings_per_token, reasoning_off;
+    bool stream, include_usage, timings_per_token;
     sib_buf prompt, begun;
     bool forced;
     sib_ids ids;
@@ -156,6 +159,7 @@ struct sib_task {
     int draft_n;
     sib_policy_kind policy;
     sib_accept_rule rule;
+    sib_grammar_program *program; /* what the answer must match, or NULL */
     json_t *state; /* what the API keeps of the request for its answer */
 
     /* loop thread */
@@ -179,6 +183,7 @@ struct sib_server {
     sib_str *default_stops; /* of generation_config.json */
     size_t n_default_stops;
     size_t longest_piece;
+    sib_vocab_trie *trie; /* prepare thread: made for the first request that needs it, then constant */
     int64_t started_at;
     sib_task tasks; /* loop: ring head */
     sib_metrics metrics; /* loop */
@@ -245,6 +250,17 @@ typedef struct sib_chat_input {
 sib_status sib_make_prompt(sib_task *t, const sib_chat_input *in);
 /* "none", a level, or a thinking object, as template variables. */
 sib_status sib_take_effort(sib_task *t, json_t *kwargs, const char *effort, const char *param);
+
+/* ---- structured.c: answers that must match a schema or a pattern -------------------------------------------- */
+
+/* response_format, structured_outputs, guided_json, guided_regex of o (prepare thread). */
+extern const char *const sib_structured_fields[];
+sib_status sib_take_structure(sib_task *t, const json_t *o);
+/* A format object {"type": "text" | "json_object" | "json_schema" ..., "schema" or "json_schema": {"schema"}}; `key` is its field. */
+sib_status sib_take_format(sib_task *t, const json_t *format, const char *key);
+sib_status sib_structured_new(sib_choice *c, sib_err *err);
+void sib_structured_free(struct sib_structured *z);
+bool sib_structured_failed(const struct sib_structured *z); /* the answer could not be kept valid */
 
 /* ---- api_messages.c, api_responses.c ------------------------------------------------------------------------ */
 

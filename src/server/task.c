@@ -43,6 +43,7 @@ static void choice_deinit(sib_choice *c)
 {
     sib_reply_free(c->reply);
     sib_stop_free(c->stop);
+    sib_structured_free(c->structured);
     sib_buf_deinit(&c->released);
     sib_buf_deinit(&c->logprob_text);
     free(c->logprobs);
@@ -77,6 +78,7 @@ void sib_task_unref(sib_task *t)
     sib_buf_deinit(&t->prompt);
     sib_buf_deinit(&t->begun);
     sib_buf_deinit(&t->body);
+    sib_grammar_program_free(t->program);
     json_decref(t->state);
     json_decref(t->request);
     free(t);
@@ -265,6 +267,10 @@ static void on_ended(sib_job *j, const sib_job_report *r)
         c->report.status = SIB_ENOMEM;
         (void)snprintf(c->report_message, sizeof c->report_message, "out of memory for the answer");
     }
+    if (c->report.status == SIB_OK && c->structured && sib_structured_failed(c->structured)) {
+        c->report.status = SIB_ESTATE;
+        (void)snprintf(c->report_message, sizeof c->report_message, "the answer could not be kept within the schema or pattern");
+    }
     if (!sib_task_post(t, SIB_EVENT_ENDED, c->index, 0, 0, (sib_str){0}, (sib_str){0}))
         sib_log(SIB_LOG_ERROR, "out of memory: the end of request %s is lost", t->id);
     sib_task_unref(t);
@@ -290,6 +296,10 @@ static sib_status make_choice(sib_task *t, int i, const sib_sampler_params *samp
     bool raw = t->format == &sib_format_completion;
     sib_str begun = sib_buf_view(&t->begun);
     SIB_TRY(sib_reply_new(&c->reply, raw ? SIB_MARKUP_NONE : s->markup, s->engine->tokenizer, t->tools, sib_buf_view(&t->prompt), t->forced ? &begun : NULL, &sink, err));
+    if (t->program) {
+        SIB_TRY(sib_structured_new(c, err));
+        c->generate.grammar = &c->grammar;
+    }
     return t->n_stops > 0 ? sib_stop_new(&c->stop, t->stops, t->n_stops, err) : SIB_OK;
 }
 

@@ -83,7 +83,7 @@ help_tests() {
     sed 's/\\-/-/g; s/\\f[RIB]//g' "$man" >"$plain"
     matches help.version '^sibyl [0-9]+\.[0-9]+\.[0-9]+$' "$SIBYL" --version
     commands=$("$SIBYL" help | sed -n 's/^  \([a-z]*\) .*/\1/p')
-    for command in generate chat inspect fit doctor tokenize detokenize eval; do
+    for command in generate chat serve inspect fit bench doctor tokenize detokenize eval; do
         case " $(echo $commands) " in *" $command "*) ok "help.lists_$command" ;; *) bad "help.lists_$command" "got $commands" ;; esac
     done
     for command in $commands; do
