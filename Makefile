@@ -191,6 +191,8 @@ $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(call kernel_of,$<) $(call isa_of,$<) $(call strict_of,$<) -MMD -MP -c -o $@ $<
 
+$(BUILD)/src/server/page.o: src/server/page.html
+
 clean: ## removes every output folder
 	rm -rf build build-* $(BUILD)
 

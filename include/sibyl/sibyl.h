@@ -163,7 +163,8 @@ typedef struct sib_request {
     const char *sampler;      /* "entropy", "confidence"                                    */
     const char *dialect;      /* "hf", "mlx"                                                */
     const char *replay;       /* file of recorded draws (safetensors)                       */
-    const char *canvas;       /* file with a first canvas                                   */
+    const char *canvas;       /* file with a first canvas: a JSON list of ids, null where any may stand */
+    bool frames;              /* events that show the canvas settling (sib_token.draft)     */
 } sib_request;
 
 typedef enum sib_finish { SIB_FINISH_NONE, SIB_FINISH_STOP, SIB_FINISH_LENGTH, SIB_FINISH_CANCELLED } sib_finish;
@@ -173,6 +174,10 @@ typedef struct sib_token {
     const char *text;  /* bytes that may be shown now, always whole characters; valid until the next call */
     size_t text_bytes;
     sib_finish finish; /* not NONE: the last event */
+    const char *draft; /* not NULL (block diffusion, request.frames): no token but the canvas's text after a step, to be
+                        * replaced by the next frame or by the tokens that follow; valid until the next call */
+    size_t draft_bytes;
+    int step, steps; /* of a draft: steps done, and their cap */
 } sib_token;
 
 #define SIB_MAX_DRAFT 64

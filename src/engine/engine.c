@@ -83,17 +83,24 @@ static sib_status open_text(sib_engine *e, sib_err *err)
     return s;
 }
 
+/* The checkpoint's own draft head, not a folder. */
+static bool is_native(const sib_options *o)
+{
+    return o->draft && strcmp(o->draft, "native") == 0;
+}
+
 static sib_status open_drafter(sib_engine *e, const sib_options *o, sib_err *err)
 {
     if (!o->draft || !strcmp(o->draft, "none")) return SIB_OK;
     if (!strcmp(o->draft, "ngram")) return sib_fail(err, SIB_EUNSUPPORTED, "draft \"ngram\" is not supported yet");
-    if (!strcmp(o->draft, "native")) return sib_fail(err, SIB_EUNSUPPORTED, "native GLM-5.2 MTP binds only to the GLM-5.2 graph that declares it");
+    if (e->model->offers.denoise) return sib_fail(err, SIB_EUNSUPPORTED, "%s answers by block diffusion, which takes no drafter", sib_checkpoint_dir(e->files));
     const char *rules = o->assistant_rules ? o->assistant_rules : "trained";
     if (strcmp(rules, "trained") && strcmp(rules, "seed")) return sib_fail(err, SIB_EARG, "assistant rules \"%s\" are not known; known are trained, seed", rules);
     bool seed = rules[0] == 's';
-    sib_drafter_options d = {.seed_scale = seed, .seed_positions = seed, .seed_window = seed, .bits = o->draft_bits, .n_seqs = e->limits.n_seqs, .max_draft = e->limits.max_block - 1};
-    sib_checkpoint_options files = {.lax_safetensors = o->lax_safetensors};
-    SIB_TRY(sib_checkpoint_open(&e->draft_files, o->draft, &files, err));
+    sib_drafter_options d = {.seed_scale = seed, .seed_positions = seed, .seed_window = seed, .mtp_decode_only = seed, .mtp_raw_chain = seed,
+                             .bits = o->draft_bits, .n_seqs = e->limits.n_seqs, .max_draft = e->limits.max_block - 1};
+    if (is_native(o)) return sib_native_drafter_open(&e->drafter, e->model, &d, err);
+    SIB_TRY(sib_drafter_files_open(&e->draft_files, o->draft, o->lax_safetensors, err));
     sib_loader l = {.dev = e->device, .files = e->draft_files, .progress = o->progress, .progress_ctx = o->progress_ctx, .total = sib_checkpoint_bytes(e->draft_files)};
     SIB_TRY(sib_drafter_open(&e->drafter, &l, e->model, &d, err));
     return sib_checkpoint_intact(e->draft_files, err);
@@ -103,7 +110,8 @@ static sib_status open_drafter(sib_engine *e, const sib_options *o, sib_err *err
 void sib_engine_limits(const sib_options *o, int n_seqs, sib_model_limits *out)
 {
     int chunk = o->chunk > 0 ? o->chunk : DEFAULT_CHUNK, block = 1 + (o->max_draft > 0 ? o->max_draft : DEFAULT_DRAFT);
-    *out = (sib_model_limits){.n_ctx = o->n_ctx, .n_seqs = n_seqs, .max_block = block, .max_rows = chunk > n_seqs * block ? chunk : n_seqs * block};
+    *out = (sib_model_limits){.n_ctx = o->n_ctx, .n_seqs = n_seqs, .max_block = block, .max_rows = chunk > n_seqs * block ? chunk : n_seqs * block,
+                              .mtp = is_native(o) ? SIB_MTP_DENSE : SIB_MTP_NONE};
 }
 
 static sib_status read_quirk(sib_engine *e, const sib_options *o, sib_err *err)
@@ -138,8 +146,7 @@ static sib_status build(sib_engine *e, const sib_options *o, sib_err *err)
         return sib_fail(err, SIB_EARG, "a size is out of range: n_ctx %d, n_sessions %d, chunk %d, max_draft %d", o->n_ctx, o->n_sessions, o->chunk, o->max_draft);
     SIB_TRY(read_quirk(e, o, err));
     double t0 = now_ms();
-    sib_checkpoint_options files = {.lax_safetensors = o->lax_safetensors};
-    SIB_TRY(sib_checkpoint_open(&e->files, o->model, &files, err));
+    SIB_TRY(sib_drafter_files_open(&e->files, o->model, o->lax_safetensors, err)); /* a drafter is refused by name below */
     SIB_TRY(sib_refuse_drafter(sib_checkpoint_dir(e->files), err));
     e->family = sib_family_for(e->files, err);
     if (!e->family) return err->status;

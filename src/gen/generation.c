@@ -1,7 +1,6 @@
 /* gen/generation.c - see generation.h. */
 #include "gen/generation.h"
 
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -75,23 +74,12 @@ void sib_generation_free(sib_generation *g)
     free(g);
 }
 
-/* How much of the committed timeline the new prompt shares: equal ids, equal pictures at equal places; never all of
- * the prompt (the last token must be computed for its logits) and never the inside of a picture. */
-static int common_prefix(const sib_generation *g, const int32_t *ids, int n, const sib_gen_picture *pictures, int n_pictures)
+int sib_generation_shared(const sib_generation *g, const int32_t *ids, size_t n, const sib_gen_picture *pictures, int n_pictures)
 {
-    int same = 0, limit = g->lane.n_done < n - 1 ? g->lane.n_done : n - 1;
-    while (same < limit && ids[same] == g->lane.tokens[same]) same++;
-    int a = 0, b = 0;
-    while (a < g->lane.n_soft || b < n_pictures) {
-        const sib_soft_span *x = a < g->lane.n_soft ? &g->lane.soft[a] : NULL, *y = b < n_pictures ? &pictures[b].span : NULL;
-        int first = x && (!y || x->pos < y->pos) ? x->pos : y->pos;
-        if (first >= same) break;
-        bool equal = x && y && x->pos == y->pos && x->n == y->n && memcmp(g->soft_hash[a], pictures[b].hash, 32) == 0;
-        if (!equal || y->pos + y->n > same) return first;
-        a++;
-        b++;
-    }
-    return same;
+    if (!g->lane.seq || n == 0 || n > (size_t)g->model->facts.n_ctx) return 0;
+    int same = sib_lane_shares(&g->lane, g->soft_hash, ids, (int)n - 1, pictures, n_pictures);
+    /* rewind_to() starts again where the model has forgotten too much */
+    return same < g->lane.n_done && same < g->model->offers.keep->reach(g->model, g->lane.seq) ? 0 : same;
 }
 
 static sib_status rewind_to(sib_generation *g, int length, sib_err *err)
@@ -169,7 +157,7 @@ sib_status sib_generation_prompt(sib_generation *g, const int32_t *ids, size_t n
     g->running = false;
     if (!g->lane.seq) SIB_TRY(g->model->ops->seq_new(g->model, &g->lane.seq, err)); /* an earlier round failed */
     SIB_TRY(start_request(g, r, err));
-    SIB_TRY(rewind_to(g, common_prefix(g, ids, (int)n, pictures, n_pictures), err));
+    SIB_TRY(rewind_to(g, sib_lane_shares(&g->lane, g->soft_hash, ids, (int)n - 1, pictures, n_pictures), err));
     SIB_TRY(set_pictures(g, pictures, n_pictures, err));
     g->n_cached = g->lane.n_done;
     memcpy(g->lane.tokens, ids, n * sizeof *ids);
@@ -242,7 +230,7 @@ sib_status sib_generation_stop(sib_generation *g, sib_finish why, sib_err *err)
 
 void sib_generation_broken(sib_generation *g)
 {
-    g->model->ops->seq_free(g->model, g->lane.seq);
+    if (g->lane.seq) g->model->ops->seq_free(g->model, g->lane.seq);
     g->lane.seq = NULL;
     g->lane.n_done = g->lane.n_tokens = 0;
     g->lane.n_soft = 0;
@@ -257,6 +245,12 @@ bool sib_generation_next(sib_generation *g, sib_token *out)
     const struct event *e = &g->events[g->next_event++];
     *out = (sib_token){.id = e->id, .text = g->text.p ? g->text.p + e->text : "", .text_bytes = e->n_text, .finish = e->finish};
     return true;
+}
+
+const sib_sample *sib_generation_sample(const sib_generation *g)
+{
+    int i = g->next_event - 1;
+    return i >= 0 && g->events[i].id >= 0 ? &g->lane.samples[i] : NULL;
 }
 
 int sib_generation_prompt_tokens(const sib_generation *g)
@@ -277,6 +271,11 @@ int sib_generation_generated(const sib_generation *g)
 bool sib_generation_in_prompt(const sib_generation *g)
 {
     return g->running && g->lane.n_tokens - g->lane.n_done > 1;
+}
+
+int sib_generation_length(const sib_generation *g)
+{
+    return g->lane.n_done;
 }
 
 const sib_draft_policy *sib_generation_policy(const sib_generation *g)

@@ -239,6 +239,12 @@ static sib_str printed_text(const sib_tokenizer *t, int32_t id)
     return (sib_str){normal->content, normal->n};
 }
 
+void sib_tokenizer_bytes(const sib_tokenizer *t, int32_t id, sib_buf *out)
+{
+    sib_str token = id >= 0 ? printed_text(t, id) : (sib_str){0};
+    if (token.p) sib_decoder_bytes(t->decoder, token, out);
+}
+
 sib_status sib_detok_new(sib_detok **out, const sib_tokenizer *t, unsigned flags, sib_err *err)
 {
     sib_detok *d = calloc(1, sizeof *d);

@@ -58,6 +58,9 @@ int32_t sib_tokenizer_id(const sib_tokenizer *t, sib_str token);
 /* Vocabulary text of an id as the file has it (byte-level tokens in their alphabet), borrowed
  * from t; {NULL, 0} when the id names no token. */
 sib_str sib_tokenizer_piece(const sib_tokenizer *t, int32_t id);
+/* Appends the bytes that a token adds to a text which has begun, not always whole characters: what masks of grammars and
+ * log-probabilities are about. Nothing for an id that names no token. */
+void sib_tokenizer_bytes(const sib_tokenizer *t, int32_t id, sib_buf *out);
 bool sib_tokenizer_is_special(const sib_tokenizer *t, int32_t id);
 
 /* From tokenizer_config.json; -1 when it names none or the vocabulary lacks it. */

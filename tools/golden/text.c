@@ -240,8 +240,13 @@ static sib_status run_probe(golden *g, golden_model *gm, sib_err *err)
 sib_status golden_text(golden *g, sib_err *err)
 {
     golden_model m;
-    sib_model_limits limits = {.n_ctx = 256, .n_seqs = 4, .max_rows = 128, .max_logits = 128};
+    sib_model_limits limits = {.n_ctx = 256, .n_seqs = 4, .max_rows = 256, .max_logits = 128};
     SIB_TRY(golden_open(g, &m, NULL, &limits, err));
+    if (m.model->offers.denoise) {
+        sib_status status = golden_diffusion(g, &m, err);
+        golden_close(&m);
+        return status;
+    }
     sib_status s = golden_prompt(g, &m, "", NULL, 0, err);
     if (s == SIB_OK) s = golden_prompt(g, &m, "text.", NULL, 0, err);
     if (s == SIB_OK) s = golden_pictures(g, &m, err);
