@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #define READ_BYTES   65536
+#define KEPT_BYTES   4096 /* of buffer, by an idle connection */
 #define OUTPUT_LIMIT ((size_t)1 << 20) /* a stream whose client has so much unread is given up */
 #define TICK_MS      200
 #define LINGER_S     2.0 /* after a refusal the rest of the request is read and dropped for so long, so that the client sees the reply */
@@ -55,6 +56,7 @@ struct sib_http {
     sib_http_conn conns; /* ring head */
     int n_conns;
     size_t buffered;
+    char received[READ_BYTES]; /* what the last recv() gave; a connection keeps only what it cannot use yet */
     atomic_int stops, drain_s;
     atomic_bool woken;
     double drain_until;
@@ -162,7 +164,10 @@ static bool flush(sib_http_conn *c)
         c->deadline = c->last_sent + c->http->o.stall_s;
     }
     c->out.n = c->sent = 0;
-    if (c->out.cap > OUTPUT_LIMIT) sib_buf_deinit(&c->out), c->out = (sib_buf){0};
+    if (c->out.cap > KEPT_BYTES) {
+        sib_buf_deinit(&c->out);
+        c->out = (sib_buf){0};
+    }
     return true;
 }
 
@@ -297,6 +302,9 @@ static void drop_input(sib_http_conn *c, size_t n)
     memmove(c->in.p, c->in.p + n, c->in.n - n);
     c->in.n -= n;
     c->scanned = 0;
+    if (c->in.n > 0 || c->in.cap <= KEPT_BYTES) return;
+    sib_buf_deinit(&c->in);
+    c->in = (sib_buf){0};
 }
 
 static bool begin_body(sib_http_conn *c)
@@ -391,14 +399,14 @@ static void process(sib_http_conn *c)
 static bool read_some(sib_http_conn *c)
 {
     for (int i = 0; i < 16; i++) {
-        if (!sib_buf_reserve(&c->in, READ_BYTES)) return false;
-        ssize_t n = recv(c->fd, c->in.p + c->in.n, READ_BYTES, 0);
+        ssize_t n = recv(c->fd, c->http->received, READ_BYTES, 0);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return errno == EAGAIN || errno == EWOULDBLOCK;
         if (n == 0) return false;
         if (c->state == LINGER) continue; /* dropped */
         if (c->in.n == 0 && c->state == HEAD) c->deadline = sib_http_now() + c->http->o.head_s;
-        c->in.n += (size_t)n;
+        sib_buf_add(&c->in, c->http->received, (size_t)n);
+        if (c->in.failed) return false;
         process(c);
         if (c->dead || c->state == BUSY) return true;
     }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Load on a server of its own: CLIENTS clients for SECONDS seconds over the demo checkpoint, every answer compared with the one given alone.
 
-    tests/e2e/server_load.py [CLIENTS [SECONDS [FLAG...]]]        default: 64 clients, 60 s, --parallel 16
+    tests/e2e/server_load.py [CLIENTS [SECONDS [FLAG...]]]        default: 64 clients, 60 s, --parallel 16 --ctx 1024
 
 Prints requests, deliberate refusals (429), wrong answers and other errors, time to first token and between tokens (p50, p99), and the
 growth of the server's resident memory after the first quarter. Exit status 1 on a wrong answer, an error or growth above 2 %.
@@ -18,7 +18,7 @@ from server_test import Server, chat  # noqa: E402
 
 clients = int(sys.argv[1]) if len(sys.argv) > 1 else 64
 seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 60
-flags = sys.argv[3:] or ["--parallel", "16"]
+flags = sys.argv[3:] or ["--parallel", "16", "--ctx", "1024"]
 questions = ["What day comes before Thursday?", "Add 12 and 30.", "Hello!", "Count to five.", "What day comes before Monday?", "Subtract 17 from 25."]
 bodies = [chat(q, stream=True, max_tokens=48, **({} if i % 2 else {"temperature": 1.1, "seed": i})) for i, q in enumerate(questions)]
 bodies.append(chat("Say again: " + "the quick brown fox jumps over the lazy dog " * 40, stream=True, max_tokens=16))

@@ -307,6 +307,34 @@ def test_pictures(s):
     check(s.post("/v1/chat/completions", bad)[0] == 400, "a remote picture is not fetched")
 
 
+def test_structured(s):
+    person = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}, "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2}}, "required": ["name", "age"], "additionalProperties": False}
+    fmt = {"type": "json_schema", "json_schema": {"name": "person", "schema": person}}
+    for temperature in (0, 1.5):
+        texts = []
+        for draft in (0, 4):
+            _, a, _ = s.post("/v1/chat/completions", chat("Who are you?", temperature=temperature, seed=5, max_tokens=400, response_format=fmt, num_draft_tokens=draft))
+            texts.append(a["choices"][0]["message"]["content"])
+            o = json.loads(texts[-1])
+            check(isinstance(o["name"], str) and isinstance(o["age"], int) and set(o) <= {"name", "age", "tags"}, f"valid: {o}")
+            check(a["choices"][0]["finish_reason"] == "stop", "a whole document ends the answer")
+        check(texts[0] == texts[1], f"drafts do not change a structured answer: {texts}")
+    _, a, _ = s.post("/v1/chat/completions", chat("Hello!", response_format={"type": "json_object"}, max_tokens=60))
+    check(a["choices"][0]["message"]["content"].startswith("{"), "json_object")
+    _, a, _ = s.post("/v1/completions", {"prompt": "Hello", "guided_regex": "(yes|no) [0-9]{2}", "seed": 1})
+    check(a["choices"][0]["text"][-3] == " " and a["choices"][0]["text"][:2] in ("ye", "no"), f"regex: {a['choices']}")
+    _, a, _ = s.post("/v1/responses", {"input": "Hello!", "text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "boolean"}}}})
+    check(a["output"][0]["content"][0]["text"] in ("true", "false"), "text.format")
+    _, a, _ = s.post("/v1/chat/completions", chat("How is the weather in Boston today?", tools=TOOLS, response_format=fmt))
+    check(a["choices"][0]["finish_reason"] == "tool_calls", "a call instead of the document, where there are tools")
+    for f, word in (({"type": "xml"}, "xml"), ({"type": "json_schema"}, "schema"), ({"type": "json_schema", "schema": {"type": "number", "multipleOf": 2}}, "multipleOf")):
+        status, a, _ = s.post("/v1/chat/completions", chat(response_format=f))
+        check(status == 400 and word in a["error"]["message"] and a["error"]["param"] == "response_format", f"{f}: {a}")
+    for pattern in ("(" * 60000, "a{1000}" * 500, "(?=x)"):
+        check(s.post("/v1/chat/completions", chat(guided_regex=pattern))[0] == 400, f"pattern {pattern[:12]}")
+    check(s.post("/v1/chat/completions", chat(guided_regex="a", response_format=fmt))[0] == 400, "two formats")
+
+
 def test_text_routes(s):
     _, a, _ = s.post("/tokenize", {"content": "Hello there", "with_pieces": True})
     ids = [t["id"] for t in a["tokens"]]
@@ -549,7 +577,7 @@ def test_limits():
 
 def main():
     s = Server("--parallel", "4", "--draft", os.path.join(DEMO, "gemma4-demo-assistant"))
-    for test in (test_chat, test_stream, test_logprobs, test_tools, test_messages, test_responses, test_pictures, test_text_routes, test_errors, test_hostile, test_leaving, test_many):
+    for test in (test_chat, test_stream, test_logprobs, test_tools, test_messages, test_responses, test_pictures, test_structured, test_text_routes, test_errors, test_hostile, test_leaving, test_many):
         start = time.monotonic()
         try:
             test(s)
