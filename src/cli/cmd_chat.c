@@ -125,7 +125,7 @@ static sib_status answer(chat *c, cli_answer *r, sib_err *err)
     cli_canvas_view view = {0};
     if (!c->args->json && cli_is_terminal(stdout)) r->frame = show_frame;
     sib_status s = pictures_of(c, &pictures, err);
-    if (s == SIB_OK) s = cli_render(c->engine, c->messages, NULL, NULL, NULL, &ids, &n, err);
+    if (s == SIB_OK) s = cli_render(c->engine, c->messages, NULL, NULL, NULL, cli_chat_flags(c->args), &ids, &n, err);
     if (s == SIB_OK)
         s = cli_answer_run(r, c->session, ids, n, &pictures, &c->args->request, c->args->json ? NULL : show, &view, err);
     cli_canvas_view_clear(&view);

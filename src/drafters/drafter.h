@@ -12,6 +12,8 @@ typedef struct sib_drafter_options {
     bool seed_scale, seed_positions, seed_window;
     bool mtp_hidden_pre; /* Qwen MTP: hidden rows before the final norm instead of after it (qwen3_5.md 4.3) */
     int bits;        /* DFlash: quantize projections at load; 0: as stored                          */
+    /* native MTP head: its cache starts behind the prompt; the hidden state before its norm is chained */
+    bool mtp_decode_only, mtp_raw_chain;
     int n_seqs;      /* timelines at once                                                            */
     int max_draft;   /* longest draft that will be asked for                                         */
     double min_confidence; /* DeepSpec, own DSpark: a draft ends before the first guess below it, where the

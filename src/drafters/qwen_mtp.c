@@ -366,20 +366,35 @@ bool sib_qwen_mtp_in(const sib_checkpoint *c)
     return dir != NULL;
 }
 
-static sib_status read_config(qwen_mtp *d, const json_t *root, sib_err *err)
+static sib_status read_config(sib_qwen_shape *shape, int *default_draft, const json_t *root, sib_err *err)
 {
     const json_t *t = sib_json_get(root, "text_config");
     if (!t) t = root;
     int64_t layers = 1, block = 4;
     bool own = false;
     if (!json_is_object(t)) return sib_fail(err, SIB_EFORMAT, WHERE ": text_config is not an object");
-    SIB_TRY(sib_qwen_shape_read(&d->shape, t, root, WHERE, err));
+    SIB_TRY(sib_qwen_shape_read(shape, t, root, WHERE, err));
     SIB_TRY(sib_json_int(t, WHERE, "mtp_num_hidden_layers", 1, 64, &layers, err));
     SIB_TRY(sib_json_bool(t, WHERE, "mtp_use_dedicated_embeddings", &own, err));
     SIB_TRY(sib_json_int(root, WHERE, "block_size", 2, 1024, &block, err));
     if (layers != 1) return sib_fail(err, SIB_EUNSUPPORTED, WHERE ": mtp_num_hidden_layers %d is not supported, only 1", (int)layers);
     if (own) return sib_fail(err, SIB_EUNSUPPORTED, WHERE ": mtp_use_dedicated_embeddings true is not supported");
-    d->base.default_draft = (int)block - 1;
+    *default_draft = (int)block - 1;
+    return SIB_OK;
+}
+
+static sib_needs needs_of(const sib_qwen_shape *c)
+{
+    return (sib_needs){.hidden = true, .vocab = true, .hidden_width = c->hidden, .n_vocab = c->n_vocab};
+}
+
+sib_status sib_qwen_mtp_needs(sib_needs *out, int taps[SIB_MAX_TAPS], const json_t *config, sib_err *err)
+{
+    sib_qwen_shape shape;
+    int depth;
+    (void)taps; /* only an option asks for one */
+    SIB_TRY(read_config(&shape, &depth, config, err));
+    *out = needs_of(&shape);
     return SIB_OK;
 }
 
@@ -401,7 +416,9 @@ static sib_status load_weights(qwen_mtp *d, sib_loader *l, sib_err *err)
     SIB_TRY(sib_load_linear(l, &d->fc, h, 2 * h, err, "%sfc", prefix));
     SIB_TRY(sib_qwen_rope_load(&d->shape, l, err));
     SIB_TRY(sib_qwen_attention_load(&d->shape, &d->attention, layer, add, l, err));
-    return sib_qwen_ffn_load(&d->shape, &d->ffn, layer, l, err);
+    SIB_TRY(sib_qwen_ffn_load(&d->shape, &d->ffn, layer, l, err));
+    if (prefix[0]) sib_checkpoint_ignore(l->files, "*", "the target's");
+    return SIB_OK;
 }
 
 static sib_status plan_cache(qwen_mtp *d, sib_err *err)
@@ -453,9 +470,9 @@ static sib_status build(qwen_mtp *d, sib_loader *l, sib_model *target, const sib
     d->max_rows = target->facts.max_rows < MOST_ROWS ? target->facts.max_rows : MOST_ROWS;
     if (d->max_rows < d->n_seqs) d->max_rows = d->n_seqs;
     if (strcmp(target->facts.family, "qwen3_5")) return sib_fail(err, SIB_EARG, "mtp drafter was made for a qwen3_5 model; this one is %s", target->facts.family);
-    SIB_TRY(read_config(d, sib_checkpoint_config(l->files), err));
+    SIB_TRY(read_config(&d->shape, &d->base.default_draft, sib_checkpoint_config(l->files), err));
     d->tap_layer = target->facts.n_layers - 1;
-    d->needs = (sib_needs){.hidden = true, .vocab = true, .hidden_width = d->shape.hidden, .n_vocab = d->shape.n_vocab};
+    d->needs = needs_of(&d->shape);
     if (d->pre) {
         d->needs.taps = true;
         d->needs.tap_layers = &d->tap_layer;

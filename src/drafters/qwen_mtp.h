@@ -8,6 +8,8 @@
  * holds a split companion. */
 sib_status sib_qwen_mtp_open(sib_drafter **out, sib_loader *l, sib_model *target, const sib_drafter_options *o, sib_err *err);
 
+sib_status sib_qwen_mtp_needs(sib_needs *out, int taps[SIB_MAX_TAPS], const json_t *config, sib_err *err);
+
 /* The checkpoint carries or bundles a companion although its config.json is a model's. */
 bool sib_qwen_mtp_in(const sib_checkpoint *c);
 

@@ -1,4 +1,5 @@
 /* engine/session.c - one timeline for a program that embeds the library: prompt, then token by token. */
+#include "engine/diagnose.h"
 #include "engine/diffusion_request.h"
 #include "engine/pictures.h"
 
@@ -186,13 +187,16 @@ sib_status sib_session_next(sib_session *s, sib_token *out, sib_err *err)
         }
         bool prefill = s->diffusion ? sib_diffusion_in_prompt(s->diffusion) : sib_generation_in_prompt(s->gen);
         sib_trace_file_phase(s->engine->trace, prefill);
+        sib_lane *lane = s->diffusion ? NULL : sib_generation_lane(s->gen);
         double t0 = now_ms();
         sib_status status = advance(s, err);
         if (status != SIB_OK) {
+            int n = lane ? lane->n_tokens : 0;
             if (s->diffusion)
                 sib_diffusion_broken(s->diffusion);
             else
-                sib_generation_broken(s->gen);
+                sib_generation_broken(s->gen); /* its sequence is free for the diagnosis, its tokens stay */
+            if (status == SIB_EFORMAT && err && lane) sib_engine_diagnose(s->engine, lane->tokens, n, err);
             s->finished = true;
             return status;
         }

@@ -73,7 +73,7 @@ static sib_status check_layer(const sib_kv_layer *layers, int n_layers, int i, s
 {
     const sib_kv_layer *x = &layers[i];
     const sib_kv_geom *g = &x->geom;
-    if (g->n_kv_heads < 1 || g->n_kv_heads > 4096 || g->k_dim < 8 || g->k_dim > 576 || g->k_dim % 8 || g->v_dim < 8 ||
+    if (g->n_kv_heads < 1 || g->n_kv_heads > 4096 || g->k_dim < 8 || g->k_dim > 576 || g->k_dim % 8 || g->v_dim < 0 ||
         g->v_dim > 512 || g->v_dim % 8)
         return sib_fail(err, SIB_EUNSUPPORTED, "layer %d: no cache for %d KV heads of dimensions %d and %d", i,
                         g->n_kv_heads, g->k_dim, g->v_dim);

@@ -60,9 +60,38 @@ static sib_status step_progress(sib_loader *l, size_t bytes, sib_err *err)
     return SIB_OK;
 }
 
-static sib_status load_matrix(sib_loader *l, sib_linear *out, const sib_matrix_src *src, double share, sib_err *err)
+/* What was packed need not stay resident twice. A slice of experts is left: its other part may still be read. */
+static void drop_source(const sib_loader *l, const sib_matrix_src *src)
+{
+    if (src->parent_out || sib_device_is_nothing(l->dev)) return;
+    size_t groups = src->storage == SIB_AFFINE ? (size_t)(src->out * src->in / src->group) * (size_t)src->n_experts * (size_t)(sib_dtype_bits(src->dtype) / 8) : 0;
+    sib_checkpoint_drop(l->files, src->data, sib_matrix_src_bytes(src) - 2 * groups);
+    if (groups) {
+        sib_checkpoint_drop(l->files, src->scales, groups);
+        sib_checkpoint_drop(l->files, src->biases, groups);
+    }
+}
+
+/* Scales and biases are few and each spoils a whole group; plain weights are only found out by the logits
+ * (engine/diagnose.h), since reading all of them twice would cost loading time. */
+static sib_status check_finite(const sib_loader *l, const sib_matrix_src *src, sib_err *err)
+{
+    if (src->storage != SIB_AFFINE || sib_device_is_nothing(l->dev)) return SIB_OK;
+    int64_t groups = src->in / src->group;
+    for (int e = 0; e < src->n_experts; e++) {
+        int64_t scale = sib_first_not_finite(sib_matrix_src_scales(src, e, 0), src->dtype, src->out * groups);
+        int64_t bias = sib_first_not_finite(sib_matrix_src_biases(src, e, 0), src->dtype, src->out * groups), at = scale >= 0 ? scale : bias;
+        if (at >= 0)
+            return sib_fail(err, SIB_EFORMAT, "%s: the %s of row %lld, group %lld is not finite", src->name, scale >= 0 ? "scale" : "bias",
+                            (long long)(e * src->out + at / groups), (long long)(at % groups));
+    }
+    return SIB_OK;
+}
+
+sib_status sib_load_matrix(sib_loader *l, sib_linear *out, const sib_matrix_src *src, double share, sib_err *err)
 {
     sib_matrix *m;
+    SIB_TRY(check_finite(l, src, err));
     SIB_TRY(l->dev->ops->matrix_new(l->dev, &m, src, err));
     SIB_TRY(remember(l, m, NULL, 0, err));
     size_t bytes = l->dev->ops->matrix_bytes(l->dev, src);
@@ -70,6 +99,7 @@ static sib_status load_matrix(sib_loader *l, sib_linear *out, const sib_matrix_s
     l->active_bytes += share * (double)bytes;
     l->active_macs += share * (double)src->out * (double)src->in * src->n_experts;
     *out = (sib_linear){m, (int)src->out, (int)src->in};
+    drop_source(l, src);
     return step_progress(l, sib_matrix_src_bytes(src), err);
 }
 
@@ -79,7 +109,7 @@ sib_status sib_load_linear(sib_loader *l, sib_linear *out, int n_out, int n_in, 
     FORMAT_NAME(name, fmt);
     sib_matrix_src src;
     SIB_TRY(sib_matrix_of(l->files, name, n_out, n_in, 0, &src, err));
-    return load_matrix(l, out, &src, 1, err);
+    return sib_load_matrix(l, out, &src, 1, err);
 }
 
 /* `src` quantized into memory of its own, which the caller frees; on a planning device only the shape is made. */
@@ -118,9 +148,9 @@ sib_status sib_load_linear_bits(sib_loader *l, sib_linear *out, int n_out, int n
     sib_matrix_src src, q;
     void *memory;
     SIB_TRY(sib_matrix_of(l->files, name, n_out, n_in, 0, &src, err));
-    if (bits == 0 || src.storage != SIB_PLAIN) return load_matrix(l, out, &src, 1, err);
+    if (bits == 0 || src.storage != SIB_PLAIN) return sib_load_matrix(l, out, &src, 1, err);
     SIB_TRY(quantize(l, &q, &src, bits, &memory, err));
-    sib_status s = load_matrix(l, out, &q, 1, err);
+    sib_status s = sib_load_matrix(l, out, &q, 1, err);
     free(memory);
     return s;
 }
@@ -134,7 +164,7 @@ sib_status sib_load_transposed(sib_loader *l, sib_linear *out, int n_out, int n_
     SIB_TRY(sib_matrix_of(l->files, name, n_in, n_out, 0, &src, err));
     if (src.storage != SIB_PLAIN) return sib_fail(err, SIB_EUNSUPPORTED, "%s: a quantized matrix cannot be transposed", name);
     t = (sib_matrix_src){.name = src.name, .storage = SIB_PLAIN, .out = n_out, .in = n_in, .n_experts = 1, .dtype = SIB_F32};
-    if (sib_device_is_nothing(l->dev)) return load_matrix(l, out, &t, 1, err);
+    if (sib_device_is_nothing(l->dev)) return sib_load_matrix(l, out, &t, 1, err);
     float *values = malloc(rows * columns * sizeof *values), *row = malloc(rows * sizeof *row);
     sib_status s = values && row ? SIB_OK : sib_nomem(err, name);
     for (size_t i = 0; s == SIB_OK && i < columns; i++) {
@@ -142,7 +172,7 @@ sib_status sib_load_transposed(sib_loader *l, sib_linear *out, int n_out, int n_
         for (size_t o = 0; o < rows; o++) values[o * columns + i] = row[o];
     }
     t.data = values;
-    if (s == SIB_OK) s = load_matrix(l, out, &t, 1, err);
+    if (s == SIB_OK) s = sib_load_matrix(l, out, &t, 1, err);
     free(values);
     free(row);
     return s;
@@ -154,7 +184,7 @@ sib_status sib_load_table(sib_loader *l, sib_linear *out, int n_out, int n_in, s
     FORMAT_NAME(name, fmt);
     sib_matrix_src src;
     SIB_TRY(sib_matrix_of(l->files, name, n_out, n_in, 0, &src, err));
-    return load_matrix(l, out, &src, 0, err);
+    return sib_load_matrix(l, out, &src, 0, err);
 }
 
 sib_status sib_load_experts(sib_loader *l, sib_linear *out, int n_experts, int n_out, int n_in, sib_err *err,
@@ -164,7 +194,7 @@ sib_status sib_load_experts(sib_loader *l, sib_linear *out, int n_experts, int n
     FORMAT_NAME(name, fmt);
     sib_matrix_src src;
     SIB_TRY(sib_matrix_of(l->files, name, n_out, n_in, n_experts, &src, err));
-    return load_matrix(l, out, &src, l->expert_share, err);
+    return sib_load_matrix(l, out, &src, l->expert_share, err);
 }
 
 sib_status sib_load_stack(sib_loader *l, sib_linear *out, int n, int n_out, int n_in, sib_err *err, const char *fmt, ...)
@@ -175,17 +205,7 @@ sib_status sib_load_stack(sib_loader *l, sib_linear *out, int n, int n_out, int 
     SIB_TRY(sib_matrix_of(l->files, name, n_out, n_in, n, &src, err));
     src.out *= n;
     src.n_experts = 1;
-    return load_matrix(l, out, &src, 1, err);
-}
-
-sib_status sib_load_expert_list(sib_loader *l, sib_linear *out, int n_experts, int n_out, int n_in, const char *suffix,
-                                sib_err *err, const char *fmt, ...)
-{
-    name_buf name;
-    FORMAT_NAME(name, fmt);
-    sib_matrix_src src;
-    SIB_TRY(sib_matrix_of_experts(l->files, name, suffix, n_out, n_in, n_experts, &src, err));
-    return load_matrix(l, out, &src, l->expert_share, err);
+    return sib_load_matrix(l, out, &src, 1, err);
 }
 
 sib_status sib_load_expert_rows(sib_loader *l, sib_linear *out, int n_experts, int all, int first, int n_out, int n_in,
@@ -196,12 +216,33 @@ sib_status sib_load_expert_rows(sib_loader *l, sib_linear *out, int n_experts, i
     sib_matrix_src src;
     SIB_TRY(sib_matrix_of(l->files, name, all, n_in, n_experts, &src, err));
     src = sib_matrix_src_slice(&src, first, n_out);
-    return load_matrix(l, out, &src, l->expert_share, err);
+    return sib_load_matrix(l, out, &src, l->expert_share, err);
+}
+
+sib_status sib_load_expert_list(sib_loader *l, sib_linear *out, int n_experts, int n_out, int n_in, const char *suffix, sib_err *err,
+                                const char *fmt, ...)
+{
+    name_buf name, module;
+    FORMAT_NAME(name, fmt);
+    sib_matrix_src src = {0};
+    if (!sib_device_is_nothing(l->dev)) {
+        SIB_TRY(sib_matrix_of_experts(l->files, name, suffix, n_out, n_in, n_experts, &src, err));
+        return sib_load_matrix(l, out, &src, l->expert_share, err);
+    }
+    for (int e = 0; e < n_experts; e++) {
+        if ((size_t)snprintf(module, sizeof module, "%s.%d.%s", name, e, suffix) >= sizeof module)
+            return sib_fail(err, SIB_EARG, "module name %.40s... is too long", name);
+        SIB_TRY(sib_matrix_of(l->files, module, n_out, n_in, 0, &src, err));
+    }
+    src.n_experts = n_experts;
+    return sib_load_matrix(l, out, &src, l->expert_share, err);
 }
 
 static sib_status read_host(sib_loader *l, float *out, int64_t n, const char *name, sib_err *err)
 {
     SIB_TRY(sib_vector_of(l->files, name, n, out, err));
+    int64_t bad = sib_first_not_finite(out, SIB_F32, n);
+    if (bad >= 0) return sib_fail(err, SIB_EFORMAT, "%s: value %lld is %g", name, (long long)bad, (double)out[bad]);
     return step_progress(l, (size_t)n * 2, err);
 }
 

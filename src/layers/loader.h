@@ -63,6 +63,8 @@ sib_status sib_load_expert_list(sib_loader *l, sib_linear *out, int n_experts, i
 /* `n` matrices [n_out, n_in] stacked in one tensor, as one matrix of n * n_out rows (position tables). */
 sib_status sib_load_stack(sib_loader *l, sib_linear *out, int n, int n_out, int n_in, sib_err *err, const char *fmt, ...)
     SIB_PRINTF(7, 8);
+/* A matrix that the caller described: a slice, or values put together at load. A token reads `share` of it. */
+sib_status sib_load_matrix(sib_loader *l, sib_linear *out, const sib_matrix_src *src, double share, sib_err *err);
 /* Rows [first, first + n_out) of each expert of a tensor with `all` rows an expert (fused gate_up). */
 sib_status sib_load_expert_rows(sib_loader *l, sib_linear *out, int n_experts, int all, int first, int n_out, int n_in,
                                 sib_err *err, const char *fmt, ...) SIB_PRINTF(9, 10);

@@ -76,6 +76,7 @@ sib_status sib_cpu_device_new(sib_device **out, const sib_cpu_options *o, sib_er
         .sync = cpu_sync,
     };
     sib_cpu_matmul_ops(&c->ops);
+    sib_cpu_sparse_ops(&c->ops);
 #if __has_include("kernels/attention.h")
     sib_cpu_attention_ops(&c->ops);
 #endif

@@ -2,6 +2,9 @@
  *
  * A unit is one span, one KV head and up to SIB_ATTN_MAX_Q of the queries that read that head
  * (rows x query heads of the group, rows first), so a K/V page is read once for all of them.
+ * A row with picks (sparse attention) has units of its own. Its chunks are cut in its list, and their keys gathered
+ * into pages of the thread's scratch, so that the same kernels see the chosen keys as neighbours.
+ *
  * Units are worked on in one of two ways, which give the same bits because chunks are cut at
  * absolute positions and merged in ascending order either way:
  *
@@ -29,6 +32,7 @@ typedef struct scratch { /* of one thread */
     float scores[SIB_ATTN_MAX_Q * SIB_ATTN_CHUNK];
     float part[PART_MAX], state[PART_MAX];
     int32_t lo[SIB_ATTN_MAX_Q], hi[SIB_ATTN_MAX_Q];
+    float picked[SIB_ATTN_CHUNK * (SIB_ATTN_MAX_K_DIM + SIB_ATTN_MAX_V_DIM)]; /* pages of one head */
 } scratch;
 
 typedef struct unit {
@@ -37,6 +41,7 @@ typedef struct unit {
     int first, n_q;   /* queries of the span and KV head: row first / group, head first % group, ... */
     int32_t from, to; /* union of the visible ranges */
     int chunk0, n_chunks;
+    const int32_t *picks; /* NULL: dense; else from, to and chunks count along this list */
 } unit;
 
 typedef struct attend_job {
@@ -67,7 +72,7 @@ sib_status sib_cpu_attention_init(sib_cpu *c, sib_err *err)
 static void check_geom(const sib_kv_geom *g)
 {
     assert(g->n_kv_heads > 0 && g->k_dim > 0 && g->k_dim % 8 == 0 && g->k_dim <= SIB_ATTN_MAX_K_DIM);
-    assert(g->v_dim > 0 && g->v_dim % 8 == 0 && g->v_dim <= SIB_ATTN_MAX_V_DIM);
+    assert(g->v_dim >= 0 && g->v_dim % 8 == 0 && g->v_dim <= SIB_ATTN_MAX_V_DIM);
     (void)g;
 }
 
@@ -143,9 +148,22 @@ static void kv_read(sib_device *d, const sib_kv_geom *g, const sib_kv_view *kv, 
 
 /* ---- attention -------------------------------------------------------------------------- */
 
+/* The span's first rows, which see all their keys. */
+static int dense_rows(const attend_job *j, const sib_span *s)
+{
+    int n = j->a->picks ? j->a->n_picks - s->pos0 : s->n_rows;
+    return n < 0 ? 0 : n < s->n_rows ? n : s->n_rows;
+}
+
+static int tiles_for(const attend_job *j, int rows)
+{
+    return (rows * j->group + SIB_ATTN_MAX_Q - 1) / SIB_ATTN_MAX_Q;
+}
+
 static int tiles_of(const attend_job *j, const sib_span *s)
 {
-    return (s->n_rows * j->group + SIB_ATTN_MAX_Q - 1) / SIB_ATTN_MAX_Q;
+    int dense = dense_rows(j, s);
+    return tiles_for(j, dense) + (s->n_rows - dense) * tiles_for(j, 1);
 }
 
 static unit unit_at(const attend_job *j, int index)
@@ -153,10 +171,19 @@ static unit unit_at(const attend_job *j, int index)
     const sib_attend *a = j->a;
     const sib_span *s = a->spans;
     while (index >= tiles_of(j, s) * a->geom.n_kv_heads) index -= tiles_of(j, s++) * a->geom.n_kv_heads;
-    int tiles = tiles_of(j, s), left;
-    unit u = {.span = s, .kv_head = index / tiles, .first = index % tiles * SIB_ATTN_MAX_Q};
-    left = s->n_rows * j->group - u.first;
+    int tiles = tiles_of(j, s), dense = dense_rows(j, s), tile = index % tiles, left;
+    unit u = {.span = s, .kv_head = index / tiles, .first = tile * SIB_ATTN_MAX_Q};
+    left = dense * j->group - u.first;
+    if (left <= 0) {
+        int each = tiles_for(j, 1), row = dense + (tile - tiles_for(j, dense)) / each, at = (tile - tiles_for(j, dense)) % each * SIB_ATTN_MAX_Q;
+        u.picks = a->picks + (size_t)(s->row0 + row) * (size_t)a->n_picks;
+        u.first = row * j->group + at;
+        u.to = a->n_picks;
+        u.n_chunks = (u.to - 1) / SIB_ATTN_CHUNK + 1;
+        left = j->group - at;
+    }
     u.n_q = left < SIB_ATTN_MAX_Q ? left : SIB_ATTN_MAX_Q;
+    if (u.picks) return u;
     u.from = INT32_MAX;
     for (int r = u.first / j->group; r <= (u.first + u.n_q - 1) / j->group; r++) {
         int32_t lo = a->lo[s->row0 + r], hi = a->hi[s->row0 + r];
@@ -183,23 +210,37 @@ static sib_attn_tile load_tile(const attend_job *j, const unit *u, scratch *s)
     int k_dim = j->a->geom.k_dim;
     for (int i = 0; i < u->n_q; i++) {
         int row = u->span->row0 + (u->first + i) / j->group;
-        s->lo[i] = j->a->lo[row];
-        s->hi[i] = j->a->hi[row];
+        s->lo[i] = u->picks ? 0 : j->a->lo[row];
+        s->hi[i] = u->picks ? u->to : j->a->hi[row];
         j->c->k.attention.pack_query[j->f32](s->q + i * k_dim, j->q + query_at(j, u, i) * (size_t)k_dim, k_dim);
     }
     return (sib_attn_tile){u->n_q, k_dim, j->a->geom.v_dim, j->a->scale, s->q, s->lo, s->hi};
 }
 
-static void run_chunk(const attend_job *j, const unit *u, const sib_attn_tile *t, int chunk, float *scores, float *part)
+/* The chunk of the unit's list as pages in `picked`. */
+static void gather(const attend_job *j, const unit *u, size_t head_bytes, int chunk, const void **heads, void *picked)
+{
+    int32_t first = chunk * SIB_ATTN_CHUNK, n = u->to - first < SIB_ATTN_CHUNK ? u->to - first : SIB_ATTN_CHUNK;
+    for (int32_t i = 0; i < n; i++) {
+        char *page = (char *)picked + head_bytes * (size_t)(i / SIB_KV_PAGE);
+        int32_t pos = u->picks[first + i];
+        heads[i / SIB_KV_PAGE] = page;
+        sib_attn_copy(j->f32, page, i % SIB_KV_PAGE, head_of(&u->span->kv, pos, head_bytes, u->kv_head), pos % SIB_KV_PAGE,
+                      j->a->geom.k_dim, j->a->geom.v_dim);
+    }
+}
+
+static void run_chunk(const attend_job *j, const unit *u, const sib_attn_tile *t, int chunk, scratch *s, float *part)
 {
     size_t head_bytes = sib_attn_head_bytes(j->f32, t->k_dim, t->v_dim);
     const void *heads[SIB_ATTN_CHUNK_PAGES] = {0};
     int32_t first = chunk * SIB_ATTN_CHUNK;
-    for (int i = 0; i < SIB_ATTN_CHUNK_PAGES; i++) {
+    if (u->picks) gather(j, u, head_bytes, chunk, heads, s->picked);
+    for (int i = 0; i < SIB_ATTN_CHUNK_PAGES && !u->picks; i++) {
         int32_t pos = first + i * SIB_KV_PAGE; /* the page's first; the ring may hold only the pages in use */
         if (pos < u->to && pos + SIB_KV_PAGE > u->from) heads[i] = head_of(&u->span->kv, pos, head_bytes, u->kv_head);
     }
-    j->c->k.attention.chunk[j->f32](t, first, heads, scores, part);
+    j->c->k.attention.chunk[j->f32](t, first, heads, s->scores, part);
 }
 
 static void clear_state(float *state, int v_dim)
@@ -218,7 +259,7 @@ static void whole_units(attend_job *j, scratch *s)
         sib_attn_tile t = load_tile(j, &u, s);
         for (int q = 0; q < u.n_q; q++) clear_state(s->state + q * j->stride, v_dim);
         for (int c = 0; c < u.n_chunks; c++) {
-            run_chunk(j, &u, &t, u.chunk0 + c, s->scores, s->part);
+            run_chunk(j, &u, &t, u.chunk0 + c, s, s->part);
             for (int q = 0; q < u.n_q; q++) k->merge(s->state + q * j->stride, s->part + q * j->stride, v_dim);
         }
         for (int q = 0; q < u.n_q; q++)
@@ -239,7 +280,7 @@ static void wave_chunks(attend_job *j, scratch *s, int w)
             loaded = index;
         }
         if (c < u.n_chunks)
-            run_chunk(j, &u, &t, u.chunk0 + c, s->scores, j->parts + (size_t)i * (size_t)(j->max_q * j->stride));
+            run_chunk(j, &u, &t, u.chunk0 + c, s, j->parts + (size_t)i * (size_t)(j->max_q * j->stride));
     }
 }
 
@@ -283,7 +324,7 @@ static void attend_part(void *ctx, int tid, int n_threads)
 static void attend(sib_device *d, float *out, const float *q, const sib_attend *a)
 {
     check_geom(&a->geom);
-    assert(a->n_heads > 0 && a->n_heads % a->geom.n_kv_heads == 0);
+    assert(a->geom.v_dim > 0 && a->n_heads > 0 && a->n_heads % a->geom.n_kv_heads == 0);
     sib_cpu *c = sib_cpu_of(d);
     attend_job j = {
         .c = c,
@@ -298,7 +339,7 @@ static void attend(sib_device *d, float *out, const float *q, const sib_attend *
     };
     for (int i = 0; i < a->n_spans; i++) j.n_units += tiles_of(&j, &a->spans[i]) * a->geom.n_kv_heads;
     int64_t keys = 0;
-    for (int i = 0; i < a->n_rows; i++) keys += a->hi[i] - a->lo[i];
+    for (int i = 0; i < a->n_rows; i++) keys += a->picks && a->hi[i] > a->n_picks ? a->n_picks : a->hi[i] - a->lo[i];
     if (c->threads == 1 || keys * a->n_heads * (a->geom.k_dim + a->geom.v_dim) < ALONE_MULTIPLIES) {
         sib_pool_run(NULL, attend_part, &j);
         return;

@@ -8,6 +8,7 @@
  *   cpu_delta.c      gated_delta, add_gated
  *   cpu_head.c       centroid_argmax
  *   cpu_draft.c      two_tap, dots, top_k
+ *   cpu_sparse.c     index_select, moe_route_sigmoid
  *   cpu_vector.c     norms, rotary embedding, elementwise, moe_route, argmax
  *
  * Operations run on the calling thread and the pool; one call at a time on a device.
@@ -54,6 +55,7 @@ void sib_cpu_vector_ops(sib_ops *ops);
 void sib_cpu_head_ops(sib_ops *ops);
 void sib_cpu_delta_ops(sib_ops *ops);
 void sib_cpu_draft_ops(sib_ops *ops);
+void sib_cpu_sparse_ops(sib_ops *ops);
 void sib_cpu_denoise_ops(sib_ops *ops);
 const sib_packed *sib_cpu_matrix_view(const sib_matrix *m); /* of its first expert */
 

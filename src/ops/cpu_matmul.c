@@ -184,7 +184,7 @@ typedef struct prepare_job {
     sib_cpu *c;
     int way;
     const float *x;
-    int64_t in;
+    int64_t stride, in;
     int rows;
 } prepare_job;
 
@@ -197,15 +197,15 @@ static void prepare_part(void *ctx, int tid, int n_threads)
     sib_split(j->rows, 1, tid, n_threads, &begin, &end);
     for (int64_t r = begin; r < end; r++) {
         char *record = (char *)s->records[j->way].p + (size_t)r * each;
-        j->c->k.matmul.prepare[prep_of(j->way)](record, j->x + r * j->in, j->in, j->way == WAY_ROUNDED);
+        j->c->k.matmul.prepare[prep_of(j->way)](record, j->x + r * j->stride, j->in, j->way == WAY_ROUNDED);
         s->row[j->way][r] = record;
     }
 }
 
-/* Rows x[rows][in] into records[way]; few of them faster alone than by waking threads. */
-static void prepare(sib_cpu *c, int way, const float *x, int64_t in, int rows)
+/* Rows of `in` values, `stride` apart, into records[way]; few of them faster alone than by waking threads. */
+static void prepare(sib_cpu *c, int way, const float *x, int64_t stride, int64_t in, int rows)
 {
-    prepare_job j = {c, way, x, in, rows};
+    prepare_job j = {c, way, x, stride, in, rows};
     assert(sib_prep_bytes(prep_of(way), in) * (size_t)rows <= c->matmul->records[way].bytes);
     sib_pool_run(rows * in < 16384 ? NULL : c->pool, prepare_part, &j);
 }
@@ -292,9 +292,52 @@ static void linear(sib_device *d, int n, float *const *y, const sib_matrix *cons
     for (int r0 = 0; r0 < rows; r0 += SIB_ROWS_MAX) {
         int slab = rows - r0 < SIB_ROWS_MAX ? rows - r0 : SIB_ROWS_MAX;
         for (int way = 0; way < N_WAYS; way++)
-            if (need[way]) prepare(c, way, x + r0 * in, in, slab);
+            if (need[way]) prepare(c, way, x + r0 * in, in, in, slab);
         linear_job j = {c, n, y, w, r0, slab, total, threads_for(c, total, slab)};
         sib_pool_run(j.threads > 1 ? c->pool : NULL, linear_part, &j);
+    }
+}
+
+/* ---- one matrix for each head ----------------------------------------------------------- */
+
+typedef struct heads_job {
+    sib_cpu *c;
+    float *y;
+    int64_t y_stride;
+    const sib_matrix *w;
+    int rows;
+} heads_job;
+
+/* Parts are blocks of outputs, counted through all heads. */
+static void heads_part(void *ctx, int tid, int n_threads)
+{
+    heads_job *j = ctx;
+    sib_cpu_matmul *s = j->c->matmul;
+    int heads = j->w->n_experts, way = way_for(j->c, &j->w->view);
+    int64_t begin, end, blocks = j->w->view.blocks;
+    sib_split(blocks * heads, 1, tid, n_threads, &begin, &end);
+    while (begin < end) {
+        int h = (int)(begin / blocks);
+        int64_t b0 = begin % blocks, b1 = end - begin < blocks - b0 ? b0 + end - begin : blocks;
+        const void *row[SIB_ROWS_MAX];
+        for (int r = 0; r < j->rows; r++) row[r] = s->row[way][r * heads + h];
+        sib_packed w = expert_view(j->w, h);
+        kernel_for(j->c, &w, way)(j->y + h * j->y_stride + b0 * SIB_BLOCK, heads * j->y_stride, &w, b0, b1,
+                                  &(sib_rows){row, j->rows}, panel_of(j->c, tid));
+        begin += b1 - b0;
+    }
+}
+
+static void linear_heads(sib_device *d, float *y, int64_t y_stride, const sib_matrix *w, const float *x, int64_t x_stride, int rows)
+{
+    sib_cpu *c = sib_cpu_of(d);
+    int heads = w->n_experts, most = PAIRS_MAX / heads < SIB_ROWS_MAX ? PAIRS_MAX / heads : SIB_ROWS_MAX;
+    assert(most > 0);
+    for (int r0 = 0; r0 < rows; r0 += most) {
+        int slab = rows - r0 < most ? rows - r0 : most;
+        prepare(c, way_for(c, &w->view), x + (int64_t)r0 * heads * x_stride, x_stride, w->view.in, slab * heads);
+        heads_job j = {c, y + (int64_t)r0 * heads * y_stride, y_stride, w, slab};
+        sib_pool_run(threads_for(c, (int64_t)w->bytes, slab) > 1 ? c->pool : NULL, heads_part, &j);
     }
 }
 
@@ -349,8 +392,8 @@ static void linear_glu(sib_device *d, float *y, const sib_matrix *gate, const si
     int64_t total = (block_bytes(g) + block_bytes(u)) * g->blocks;
     for (int r0 = 0; r0 < rows; r0 += SIB_ROWS_MAX) {
         int slab = rows - r0 < SIB_ROWS_MAX ? rows - r0 : SIB_ROWS_MAX;
-        prepare(c, way_g, x + r0 * g->in, g->in, slab);
-        if (way_u != way_g) prepare(c, way_u, x + r0 * g->in, g->in, slab);
+        prepare(c, way_g, x + r0 * g->in, g->in, g->in, slab);
+        if (way_u != way_g) prepare(c, way_u, x + r0 * g->in, g->in, g->in, slab);
         glu_job j = {c, y + r0 * g->out, g, u, act, slab, threads_for(c, total, slab)};
         sib_pool_run(j.threads > 1 ? c->pool : NULL, glu_part, &j);
     }
@@ -488,15 +531,15 @@ static void moe(sib_device *d, float *y, const sib_moe *m, const float *x, const
     for (int r0 = 0; r0 < rows; r0 += most) {
         int slab = rows - r0 < most ? rows - r0 : most, pairs = slab * m->top_k;
         sort_pairs(s, idx + r0 * m->top_k, pairs, m->gate->n_experts);
-        prepare(c, way_for(c, gate), x + r0 * gate->in, gate->in, slab);
-        if (way_for(c, up) != way_for(c, gate)) prepare(c, way_for(c, up), x + r0 * gate->in, gate->in, slab);
+        prepare(c, way_for(c, gate), x + r0 * gate->in, gate->in, gate->in, slab);
+        if (way_for(c, up) != way_for(c, gate)) prepare(c, way_for(c, up), x + r0 * gate->in, gate->in, gate->in, slab);
         moe_job j = {c, m, y + r0 * down->out, weight + r0 * m->top_k, s->first.p, slab, pairs, 0};
         for (int e = 0; e < m->gate->n_experts; e++) {
             int n = j.first[e + 1] - j.first[e];
             if (n) j.total += moe_cost(n) * gate->blocks;
         }
         sib_pool_run(c->pool, moe_hidden_part, &j);
-        prepare(c, way_for(c, down), s->hidden.p, down->in, pairs);
+        prepare(c, way_for(c, down), s->hidden.p, down->in, down->in, pairs);
         sib_pool_run(c->pool, moe_down_part, &j);
     }
 }
@@ -530,6 +573,7 @@ void sib_cpu_matmul_ops(sib_ops *ops)
     ops->matrix_free = matrix_free;
     ops->matrix_bytes = matrix_bytes;
     ops->linear = linear;
+    ops->linear_heads = linear_heads;
     ops->linear_glu = linear_glu;
     ops->embed = embed;
     ops->moe = moe;

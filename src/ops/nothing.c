@@ -64,6 +64,11 @@ static void linear(sib_device *d, int n, float *const *y, const sib_matrix *cons
     (void)d, (void)n, (void)y, (void)w, (void)x, (void)rows;
 }
 
+static void linear_heads(sib_device *d, float *y, int64_t y_stride, const sib_matrix *w, const float *x, int64_t x_stride, int rows)
+{
+    (void)d, (void)y, (void)y_stride, (void)w, (void)x, (void)x_stride, (void)rows;
+}
+
 static void linear_glu(sib_device *d, float *y, const sib_matrix *gate, const sib_matrix *up, sib_act act, const float *x, int rows)
 {
     (void)d, (void)y, (void)gate, (void)up, (void)act, (void)x, (void)rows;
@@ -93,6 +98,16 @@ static void gated_delta(sib_device *d, float *y, const float *u, const float *z,
 static void add_gated(sib_device *d, float *y, const float *x, const float *gate, int rows, int n)
 {
     (void)d, (void)y, (void)x, (void)gate, (void)rows, (void)n;
+}
+
+static void moe_route_sigmoid(sib_device *d, int32_t *idx, float *weight, const float *logits, const sib_sigmoid_route *r, int rows)
+{
+    (void)d, (void)idx, (void)weight, (void)logits, (void)r, (void)rows;
+}
+
+static void index_select(sib_device *d, int32_t *picks, float *q, const float *weight, const sib_index *x)
+{
+    (void)d, (void)picks, (void)q, (void)weight, (void)x;
 }
 
 static void rms_norm(sib_device *d, float *y, const float *x, const float *w, int rows, int n, float eps)
@@ -224,12 +239,15 @@ static const sib_ops nothing_ops = {
     .matrix_free = nothing_matrix_free,
     .matrix_bytes = nothing_matrix_bytes,
     .linear = linear,
+    .linear_heads = linear_heads,
     .linear_glu = linear_glu,
     .embed = embed,
     .moe = moe,
     .moe_route = moe_route,
     .gated_delta = gated_delta,
     .add_gated = add_gated,
+    .moe_route_sigmoid = moe_route_sigmoid,
+    .index_select = index_select,
     .rms_norm = rms_norm,
     .rms_norm_add = rms_norm_add,
     .layer_norm = layer_norm,

@@ -35,7 +35,7 @@ typedef struct sib_matrix sib_matrix; /* a packed weight matrix, opaque; see mat
 
 typedef struct sib_kv_geom {
     int n_kv_heads;
-    int k_dim, v_dim; /* per head; multiples of 8, k_dim <= 576, v_dim <= 512 */
+    int k_dim, v_dim; /* per head; multiples of 8, k_dim <= 576, v_dim <= 512; v_dim 0: keys only, not for attend */
 } sib_kv_geom;
 
 typedef struct sib_kv_view {
@@ -57,6 +57,11 @@ typedef struct sib_attend {
     int n_heads;         /* query heads; head h reads KV head h / (n_heads / n_kv_heads) */
     float scale;         /* multiplies q.k */
     const int32_t *lo, *hi; /* host [n_rows]: row r sees absolute positions lo[r] <= p < hi[r], never none */
+    /* Sparse attention, NULL: none. A row that would see more than n_picks positions sees only those of its list in
+     * device picks [n_rows][n_picks], ascending; lo is 0 then and hi the row's position + 1. Lists of other rows are not
+     * read. The bits are those of a dense row that has the listed keys and no others. */
+    const int32_t *picks;
+    int n_picks;
 } sib_attend;
 
 /* ---- rotary embedding -------------------------------------------------------------------
@@ -115,6 +120,27 @@ typedef struct sib_moe {
     int top_k;
 } sib_moe;
 
+/* Routing by sigmoid (glm_moe_dsa.md 5.2; numerics in kernels/sparse.c). */
+typedef struct sib_sigmoid_route {
+    const float *bias; /* device f32 [n] added for the choice alone, or NULL */
+    int n, n_groups, top_groups, top_k;
+    bool normalise; /* weights of a row sum to `scale` */
+    float scale;
+} sib_sigmoid_route;
+
+/* ---- a sparse indexer's choice of keys (glm_moe_dsa.md 4) -------------------------------- */
+#define SIB_INDEX_ROWS 32 /* rows whose scores are held at a time */
+
+typedef struct sib_index {
+    const sib_span *spans; /* host; kv is the cache of indexer keys, geometry {1, dim, 0} */
+    int n_spans, n_rows;
+    int n_heads, dim;
+    float scale;   /* multiplies q.k, before the relu */
+    int top_k;
+    float *scores; /* device scratch [SIB_INDEX_ROWS][stride] */
+    int64_t stride; /* >= positions of the longest span's last row, rounded up to SIB_KV_PAGE */
+} sib_index;
+
 /* ---- the assistant's centroid head (drafters_kv.md 1.5) ---------------------------------- */
 typedef struct sib_centroid_head {
     const uint16_t *table;   /* device bf16 [n_vocab][hidden]                       */
@@ -156,6 +182,10 @@ typedef struct sib_ops {
      * rounded or quantized once. y_j must not overlap x. */
     void (*linear)(sib_device *d, int n, float *const *y, const sib_matrix *const *w, const float *x, int rows);
 
+    /* One matrix for each head: head h of row r, y at y + (r*H + h)*y_stride, is W_h times x at x + (r*H + h)*x_stride,
+     * for the H = n_experts matrices of w. y must not overlap x. */
+    void (*linear_heads)(sib_device *d, float *y, int64_t y_stride, const sib_matrix *w, const float *x, int64_t x_stride, int rows);
+
     /* y[rows][ffn] = act(x gate^T) * (x up^T), the product in f32. */
     void (*linear_glu)(sib_device *d, float *y, const sib_matrix *gate, const sib_matrix *up, sib_act act,
                        const float *x, int rows);
@@ -180,6 +210,9 @@ typedef struct sib_ops {
     /* y[r] += sigmoid(gate[r]) * x[r], rows of n (a shared expert behind its scalar gate). */
     void (*add_gated)(sib_device *d, float *y, const float *x, const float *gate, int rows, int n);
 
+    /* The same by sigmoid: logits [rows][n]. */
+    void (*moe_route_sigmoid)(sib_device *d, int32_t *idx, float *weight, const float *logits, const sib_sigmoid_route *r, int rows);
+
     /* RMSNorm: y = x / sqrt(mean(x^2) + eps) * w, w f32 [n] or NULL for ones. y may be x. Row r
      * starts at x + r*n. */
     void (*rms_norm)(sib_device *d, float *y, const float *x, const float *w, int rows, int n, float eps);
@@ -203,6 +236,11 @@ typedef struct sib_ops {
     /* out[rows][n_heads][v_dim] = softmax(scale q.k over the visible keys) v; q [rows][n_heads][k_dim]. The rows'
      * own keys have been appended before. */
     void (*attend)(sib_device *d, float *out, const float *q, const sib_attend *a);
+    /* picks [rows][top_k] for attend: of the rows that see more than top_k positions (all up to their own), the top_k with
+     * the highest score, ties to the lower position, ascending. Score of position s: sum over heads h of
+     * weight[r][h] * relu(scale * q[r][h] . key s); q [rows][n_heads][dim], which the mode's rounding of queries
+     * overwrites. Other rows' picks stay as they are. */
+    void (*index_select)(sib_device *d, int32_t *picks, float *q, const float *weight, const sib_index *x);
     size_t (*kv_page_bytes)(sib_device *d, const sib_kv_geom *g);
     /* Positions first .. first+n-1 as f32 k [n_kv_heads][n][k_dim], v [n_kv_heads][n][v_dim] in HOST memory (either may be NULL). */
     void (*kv_read)(sib_device *d, const sib_kv_geom *g, const sib_kv_view *kv, int32_t first, int n, float *k, float *v);

@@ -143,6 +143,13 @@ struct sib_model {
     struct sib_device *device;
 };
 
+/* What to load of the checkpoint's own draft head, where it has one (ports/mtp.h). */
+typedef enum sib_mtp_use {
+    SIB_MTP_NONE,
+    SIB_MTP_DENSE,  /* its attention sees all its rows                              */
+    SIB_MTP_INDEXED /* rows beyond index_topk see what the head's own indexer picks */
+} sib_mtp_use;
+
 /* Sizes fixed when a model is opened; memory is planned from them. */
 typedef struct sib_model_limits {
     int n_ctx;      /* positions a sequence; 0: the model's own maximum, at most 8192        */
@@ -150,6 +157,7 @@ typedef struct sib_model_limits {
     int max_rows;   /* rows of a forward call; 0: 512                                        */
     int max_logits; /* logit rows of a forward call; 0: n_seqs * max_block                   */
     int max_block;  /* largest block that may be rolled back (1 + draft length); 0: 16       */
+    sib_mtp_use mtp;
 } sib_model_limits;
 
 #endif

@@ -62,6 +62,12 @@ void sib_round_free(sib_round *r)
     free(r);
 }
 
+void sib_round_set_chunk(sib_round *r, int rows)
+{
+    int most = r->model->facts.max_rows;
+    r->chunk = rows < 1 ? 1 : rows > most ? most : rows;
+}
+
 static bool decoding(const sib_lane *l)
 {
     return l->n_tokens - l->n_done == 1;

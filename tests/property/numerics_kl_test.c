@@ -18,13 +18,15 @@ static texts texts_read(sib_engine *e)
     sib_buf file = {0};
     sib_err err;
     if (sib_read_file("demo/tasks.jsonl", 1 << 20, &file, &err) != SIB_OK) fail_msg("%s", err.message);
+    int line = 0, every = getenv("SIBYL_LONG") ? 1 : 8;
     for (char *at = strtok(file.p, "\n"); at && t.count < 512; at = strtok(NULL, "\n")) {
+        if (line++ % every) continue;
         json_t *o = json_loads(at, 0, NULL);
-        const char *prompt = json_string_value(json_object_get(o, "prompt")), *answer = json_string_value(json_object_get(o, "answer"));
+        const char *prompt = json_string_value(json_object_get(o, "prompt")), *reply = json_string_value(json_object_get(o, "answer"));
         size_t n_prompt, n_answer;
         int32_t *a, *b;
         assert_int_equal(sib_tokenize(e, prompt, strlen(prompt), 0, &a, &n_prompt, &err), SIB_OK);
-        assert_int_equal(sib_tokenize(e, answer, strlen(answer), 0, &b, &n_answer, &err), SIB_OK);
+        assert_int_equal(sib_tokenize(e, reply, strlen(reply), 0, &b, &n_answer, &err), SIB_OK);
         a = realloc(a, (n_prompt + n_answer) * sizeof *a);
         memcpy(a + n_prompt, b, n_answer * sizeof *b);
         sib_free(b);

@@ -334,6 +334,31 @@ static void calls_beyond_the_plan_are_refused(void **state)
     rig_close(&r);
 }
 
+/* What a planning device counts is what a real one takes, states included. */
+static void memory_is_planned_exactly(void **state)
+{
+    (void)state;
+    for (size_t f = 0; f < SIB_COUNT(folders); f++) {
+        rig r = rig_open(folders[f], SIB_NUM_BF16, 1, 3);
+        sib_err err = {0};
+        sib_nothing nothing;
+        sib_model *planned = NULL;
+        sib_model_limits limits = {.n_ctx = 512, .n_seqs = 3, .max_rows = 256, .max_logits = 256, .max_block = MAX_BLOCK};
+        sib_nothing_init(&nothing, r.dev);
+        sib_loader l = {.dev = &nothing.device, .files = r.files};
+        tiny_ok(sib_family_for(r.files, &err)->open(&planned, &l, &limits, &err), &err);
+        assert_memory_equal(&planned->memory, &r.m->memory, sizeof r.m->memory);
+        planned->ops->free(planned);
+        limits.n_seqs = 1;
+        l = (sib_loader){.dev = &nothing.device, .files = r.files};
+        tiny_ok(sib_family_for(r.files, &err)->open(&planned, &l, &limits, &err), &err);
+        const qwen3_5 *m = (const qwen3_5 *)(const void *)r.m;
+        assert_true(r.m->memory.cache - planned->memory.cache >= 2 * m->slot_floats * sizeof(float));
+        planned->ops->free(planned);
+        rig_close(&r);
+    }
+}
+
 /* ---- namings ----------------------------------------------------------------------------------- */
 
 static float *logits_of(const tiny_qwen *q, const int32_t *ids, int n)
@@ -376,6 +401,69 @@ static void every_naming_is_the_same_model(void **state)
         for (size_t i = 0; i < (size_t)N * VOCAB; i++) assert_true(want[i] == want[i] && want[i] < 1e6f && want[i] > -1e6f);
         free(want);
     }
+}
+
+/* Config values that no code here can serve, or that contradict each other, and tensors of another shape: a sentence that
+ * names the key or tensor, no crash. */
+static void bad_checkpoints_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *key, *json; /* json NULL: the key goes away */
+        sib_status status;
+        const char *says;
+    } cases[] = {
+        {"hidden_size", NULL, SIB_EFORMAT, "hidden_size"},
+        {"hidden_size", "65", SIB_EFORMAT, "embed_tokens"},
+        {"num_hidden_layers", "100000", SIB_EFORMAT, "num_hidden_layers"},
+        {"num_hidden_layers", "9", SIB_EFORMAT, "layer_types"},
+        {"num_key_value_heads", "3", SIB_EFORMAT, "num_key_value_heads 3"},
+        {"head_dim", "12", SIB_EUNSUPPORTED, "head_dim 12"},
+        {"linear_num_value_heads", "3", SIB_EFORMAT, "linear_num_value_heads 3"},
+        {"linear_conv_kernel_dim", "1", SIB_EFORMAT, "linear_conv_kernel_dim"},
+        {"linear_conv_kernel_dim", "5", SIB_EFORMAT, "conv1d"},
+        {"linear_key_head_dim", "1e9", SIB_EFORMAT, "linear_key_head_dim"},
+        {"layer_types", "[\"linear_attention\",\"mamba\",1,2,3,4,5,6]", SIB_EUNSUPPORTED, "layer_types[1]"},
+        {"layer_types", "[\"linear_attention\",\"linear_attention\",\"linear_attention\",\"linear_attention\",\"linear_attention\",\"linear_attention\","
+                        "\"linear_attention\",\"linear_attention\"]", SIB_EUNSUPPORTED, "full_attention"},
+        {"rope_parameters", "{\"rope_type\":\"yarn\",\"rope_theta\":1e7}", SIB_EUNSUPPORTED, "yarn"},
+        {"rope_parameters", "{\"rope_type\":\"default\"}", SIB_EFORMAT, "rope_theta"},
+        {"rope_parameters", "{\"rope_theta\":1e7,\"partial_rotary_factor\":0.1}", SIB_EFORMAT, "partial_rotary_factor"},
+        {"num_experts", "4", SIB_EFORMAT, "mlp.gate"},
+        {"num_experts_per_tok", "9", SIB_EFORMAT, "num_experts_per_tok"},
+        {"moe_intermediate_size", "31", SIB_EFORMAT, "experts"},
+        {"hidden_act", "\"relu\"", SIB_EUNSUPPORTED, "relu"},
+        {"attention_bias", "true", SIB_EUNSUPPORTED, "attention_bias"},
+        {"rms_norm_eps", "\"small\"", SIB_EFORMAT, "rms_norm_eps"},
+    };
+    char dir[256], path[300];
+    tiny_write(&(tiny_qwen){.naming = TINY_RELEASE, TINY_T3}, tiny_dir(dir, "bad"));
+    (void)snprintf(path, sizeof path, "%s/config.json", dir);
+    json_t *good = NULL;
+    sib_err err = {0};
+    tiny_ok(sib_json_read(&good, path, 1 << 20, &err), &err);
+    for (size_t i = 0; i < SIB_COUNT(cases); i++) {
+        json_t *bad = json_deep_copy(good), *text = json_object_get(bad, "text_config");
+        if (cases[i].json)
+            assert_int_equal(json_object_set_new(text, cases[i].key, json_loads(cases[i].json, JSON_DECODE_ANY, NULL)), 0);
+        else
+            (void)json_object_del(text, cases[i].key);
+        assert_int_equal(json_dump_file(bad, path, 0), 0);
+        json_decref(bad);
+        sib_checkpoint *files = NULL;
+        sib_device *dev = NULL;
+        sib_model *m = NULL;
+        tiny_ok(sib_checkpoint_open(&files, dir, NULL, &err), &err);
+        tiny_ok(sib_cpu_device_new(&dev, &(sib_cpu_options){.numerics = SIB_NUM_F32, .threads = 1}, &err), &err);
+        sib_loader l = {.dev = dev, .files = files};
+        sib_status s = sib_family_for(files, &err)->open(&m, &l, &(sib_model_limits){.n_ctx = 64, .n_seqs = 1, .max_rows = 16}, &err);
+        if (s != cases[i].status || !strstr(err.message, cases[i].says)) fail_msg("%s %s: %d %s", cases[i].key, cases[i].json ? cases[i].json : "missing", (int)s, err.message);
+        assert_null(m);
+        sib_checkpoint_free(files);
+        sib_device_free(dev);
+    }
+    json_decref(good);
+    tiny_remove(dir);
 }
 
 /* Decays near 0 and near 1: finite, and independent of cuts. */
@@ -711,17 +799,36 @@ static void foreign_companions_are_refused(void **state)
     assert_null(draft_open(&r, "tests/golden/cases/qwen3_5-mtp", false, &err));
     assert_non_null(strstr(err.message, "qwen3_5"));
     rig_close(&r);
+    json_t *config = NULL;
+    sib_needs needs;
+    int taps[SIB_MAX_TAPS];
+    tiny_ok(sib_json_read(&config, "tests/golden/cases/qwen3_5-mtp/config.json", 1 << 20, &err), &err);
+    tiny_ok(sib_qwen_mtp_needs(&needs, taps, config, &err), &err);
+    assert_int_equal(needs.hidden_width, 96);
+    assert_int_equal(needs.n_vocab, 512);
+    assert_true(needs.hidden && needs.vocab && !needs.taps);
+    (void)json_object_set_new(json_object_get(config, "text_config"), "mtp_use_dedicated_embeddings", json_true());
+    assert_int_equal(sib_qwen_mtp_needs(&needs, taps, config, &err), SIB_EUNSUPPORTED);
+    json_decref(config);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chunks_and_threads_change_no_bit), cmocka_unit_test(neighbours_change_no_bit),
-        cmocka_unit_test(rejected_rows_leave_no_byte),      cmocka_unit_test(truncate_within_the_last_block),
-        cmocka_unit_test(long_blocks_are_whole_or_nothing), cmocka_unit_test(calls_beyond_the_plan_are_refused),
-        cmocka_unit_test(every_naming_is_the_same_model),   cmocka_unit_test(extreme_decay),
-        cmocka_unit_test(drafts_change_no_token),           cmocka_unit_test(scripted_drafts_change_no_token),
-        cmocka_unit_test(every_companion_is_the_same),      cmocka_unit_test(companion_follows_a_truncate),
+        cmocka_unit_test(chunks_and_threads_change_no_bit),
+        cmocka_unit_test(neighbours_change_no_bit),
+        cmocka_unit_test(rejected_rows_leave_no_byte),
+        cmocka_unit_test(truncate_within_the_last_block),
+        cmocka_unit_test(long_blocks_are_whole_or_nothing),
+        cmocka_unit_test(calls_beyond_the_plan_are_refused),
+        cmocka_unit_test(memory_is_planned_exactly),
+        cmocka_unit_test(every_naming_is_the_same_model),
+        cmocka_unit_test(bad_checkpoints_are_refused),
+        cmocka_unit_test(extreme_decay),
+        cmocka_unit_test(drafts_change_no_token),
+        cmocka_unit_test(scripted_drafts_change_no_token),
+        cmocka_unit_test(every_companion_is_the_same),
+        cmocka_unit_test(companion_follows_a_truncate),
         cmocka_unit_test(foreign_companions_are_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

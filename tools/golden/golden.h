@@ -68,9 +68,14 @@ sib_status golden_prompt(golden *g, golden_model *m, const char *prefix, const s
  * *n soft tokens, to be released by the caller; NULL when the case has no picture. */
 sib_status golden_encode(golden *g, golden_model *m, float **features, int *n, sib_err *err);
 
+/* ties.c: index_select chooses among equal scores as torch.topk did. */
+void golden_follow_ties(sib_device *d);
+
 /* Runners. */
 sib_status golden_text(golden *g, sib_err *err);
 sib_status golden_pictures(golden *g, golden_model *m, sib_err *err); /* vision.*, image*.*: part of golden_text */
+bool golden_is_glm_mtp(const golden *g);
+sib_status golden_glm_mtp(golden *g, sib_err *err);   /* a trunk with its own draft head */
 sib_status golden_diffusion(golden *g, golden_model *m, sib_err *err); /* block diffusion: part of golden_text */
 sib_status golden_assistant(golden *g, sib_err *err); /* a drafter beside target/ */
 sib_status golden_qwen_mtp(golden *g, sib_err *err);  /* the same */

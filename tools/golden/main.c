@@ -250,7 +250,7 @@ static sib_status run(golden *g, sib_err *err)
     case SIB_DRAFTER_DEEPSPEC: SIB_TRY(golden_deepspec(g, err)); break;
     case SIB_DRAFTER_DFLASH: SIB_TRY(golden_dflash(g, err)); break;
     case SIB_DRAFTER_DSPARK: SIB_TRY(golden_dspark(g, err)); break;
-    case SIB_DRAFTER_TWO_MODEL: SIB_TRY(golden_text(g, err)); break;
+    case SIB_DRAFTER_TWO_MODEL: SIB_TRY((golden_is_glm_mtp(g) ? golden_glm_mtp : golden_text)(g, err)); break;
     default: return sib_fail(err, SIB_EUNSUPPORTED, "no runner for a %s drafter", sib_drafter_kind_name(kind));
     }
     for (size_t i = 0; i < sib_safetensors_count(g->expected); i++)
@@ -299,6 +299,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "golden: %s\n", err.message);
         return 1;
     }
+    golden_follow_ties(device);
     int passed = 0, failed = 0;
     for (int i = optind; i < argc; i++) {
         golden g = {.dir = argv[i], .device = device};
