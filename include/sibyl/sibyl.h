@@ -84,6 +84,8 @@ typedef struct sib_options {
     bool text_only;         /* tokenizer and chat template, no weights: no sessions              */
     sib_progress_fn progress; /* may be NULL */
     void *progress_ctx;
+    const char *vision_mask; /* where a picture's tokens see each other: "hf" (every layer, beyond the window), "sliding" (sliding
+                              * layers, inside the window); NULL: as the family's reference does */
 } sib_options;
 
 SIB_API void sib_options_init(sib_options *o);

@@ -120,6 +120,10 @@ static sib_status read_quirk(sib_engine *e, const sib_options *o, sib_err *err)
     if (strcmp(quirk, "none") && strcmp(quirk, "mlx-trunc"))
         return sib_fail(err, SIB_EARG, "vision quirk \"%s\" is not known; known are none, mlx-trunc", quirk);
     e->whole_pixels = quirk[0] == 'm';
+    const char *mask = o->vision_mask;
+    if (mask && strcmp(mask, "hf") && strcmp(mask, "sliding"))
+        return sib_fail(err, SIB_EARG, "vision mask \"%s\" is not known; known are hf, sliding", mask);
+    e->everywhere = mask ? mask[0] == 'h' : -1;
     if (e->whole_pixels) sib_log(SIB_LOG_WARN, "vision quirk mlx-trunc: where the patch projection is quantized, pixels are cut to whole numbers and pictures cannot be read");
     return SIB_OK;
 }
