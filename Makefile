@@ -26,7 +26,7 @@ STRICT  := -Wconversion -Wno-sign-conversion
 ifdef WERROR
 WARN += -Werror
 endif
-HARDEN  := -fstack-protector-strong -fPIC
+HARDEN  := -fstack-protector-strong -fstack-clash-protection -fPIC
 ifndef SAN
 HARDEN += -D_FORTIFY_SOURCE=2
 else
@@ -34,7 +34,7 @@ HARDEN += -fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all
 LDSAN  := -fsanitize=$(SAN)
 endif
 CFLAGS_ALL = -std=c17 -D_GNU_SOURCE $(OPT) $(WARN) -ffp-contract=off -fvisibility=hidden $(HARDEN) -Iinclude -Isrc $(PKG_CFLAGS) $(CFLAGS)
-LDFLAGS_ALL = $(LDSAN) -Wl,-z,relro,-z,now $(LDFLAGS)
+LDFLAGS_ALL = $(LDSAN) -Wl,-z,relro,-z,now,-z,noexecstack $(LDFLAGS)
 LIBS    = $(PKG_LIBS) -lm -lpthread
 
 # Flags for one instruction set level, by file name.
@@ -62,13 +62,16 @@ LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o)
 CLI_OBJ  := $(CLI_SRC:%.c=$(BUILD)/%.o)
 GOLD_OBJ := $(GOLD_SRC:%.c=$(BUILD)/%.o)
 KC_OBJ   := $(KC_SRC:%.c=$(BUILD)/%.o)
+# What tests/failure makes fail.
+FAILING  := malloc calloc realloc aligned_alloc strdup free mmap open close read pread fopen fdopen fclose fwrite opendir closedir pthread_create
 TOOLS    := $(TOOL_SRC:tools/%.c=$(BUILD)/%)
 TESTS    := $(TEST_SRC:tests/unit/%.c=$(BUILD)/tests/%)
 PROPS    := $(PROP_SRC:tests/property/%.c=$(BUILD)/property/%)
 FUZZERS  := $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/fuzz/%)
 PROGRAMS := $(if $(CLI_SRC),$(BUILD)/sibyl) $(TOOLS) $(if $(KC_SRC),$(BUILD)/kcheck) $(if $(GOLD_SRC),$(BUILD)/golden)
+CHECKED  := $(BUILD)/failure # built for `make check` only
 
-.PHONY: all lib tests props fuzzers help demo check check-long property bench kcheck asan ubsan tsan fuzz install uninstall format clean
+.PHONY: all lib tests props fuzzers help demo check check-long property bench kcheck asan ubsan tsan fuzz lint abi examples install uninstall format clean
 .DEFAULT_GOAL := all
 
 all: lib $(PROGRAMS) ## the program, the libraries and the tools
@@ -88,7 +91,7 @@ demo: ## install what is missing, build, answer some questions with the demo che
 
 check: ## install what is missing, build, run every short test; the last line is the tally
 	@scripts/deps.sh check
-	@$(MAKE) --no-print-directory $(jobs) all tests props
+	@$(MAKE) --no-print-directory $(jobs) all tests props examples $(CHECKED)
 	@BUILD=$(BUILD) CC="$(CC)" SAN="$(SAN)" JOBS=$(JOBS) scripts/check.sh
 
 check-long: ## check, then clang, sanitizers, long properties and fuzzers (about an hour)
@@ -111,6 +114,12 @@ tsan: ## unit tests with the thread sanitizer
 	@scripts/long.sh thread
 fuzz: ## every fuzzer for FUZZ_SECONDS (default 60) seconds; needs clang
 	@scripts/long.sh fuzz
+
+lint: ## cppcheck and clang-tidy with the rules of .clang-tidy; skipped where they are not installed
+	@scripts/lint.sh
+abi: ## writes include/sibyl/abi.txt anew after an intended change of the interface (and of SIB_ABI_VERSION)
+	@CC="$(CC)" scripts/abi.sh --update
+examples: $(BUILD)/examples/generate $(BUILD)/examples/chat ## examples/*.c
 
 LIBDIR     ?= $(PREFIX)/lib
 BINDIR     ?= $(PREFIX)/bin
@@ -153,9 +162,20 @@ $(BUILD)/golden: $(GOLD_OBJ) $(BUILD)/libsibyl.a
 	$(CC) -pie $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
 $(BUILD)/kcheck: $(KC_OBJ) $(BUILD)/libsibyl.a
 	$(CC) -pie $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
+$(BUILD)/failure: $(BUILD)/tests/failure/failure.o $(BUILD)/libsibyl.a
+	$(CC) -pie $(LDFLAGS_ALL) $(FAILING:%=-Wl,--wrap=%) -o $@ $^ $(LIBS)
 $(TESTS): $(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(BUILD)/libsibyl.a
 	@mkdir -p $(@D)
-	$(CC) -pie $(LDFLAGS_ALL) -o $@ $^ -lcmocka $(LIBS)
+	$(CC) -pie $(LDFLAGS_ALL) -o $@ $(filter %.o,$^) $(BUILD)/libsibyl.a -lcmocka $(LIBS)
+# The targets of the fuzzers as functions of one test.
+FUZZ_OBJ = $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/fuzz-targets/%.o)
+$(FUZZ_OBJ): $(BUILD)/fuzz-targets/%.o: tests/fuzz/%.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) -DLLVMFuzzerTestOneInput=$* -MMD -MP -c -o $@ $<
+$(BUILD)/tests/fuzz_regressions_test: $(FUZZ_OBJ)
+$(BUILD)/examples/%: examples/%.c $(BUILD)/libsibyl.a
+	@mkdir -p $(@D)
+	$(CC) -std=c17 -Wall -Wextra -Wpedantic $(OPT) $(if $(SAN),-fsanitize=$(SAN)) -Iinclude -pie -fPIE $(LDFLAGS_ALL) -o $@ $< $(BUILD)/libsibyl.a $(LIBS)
 $(PROPS): $(BUILD)/property/%: $(BUILD)/tests/property/%.o $(BUILD)/libsibyl.a
 	@mkdir -p $(@D)
 	$(CC) -pie $(LDFLAGS_ALL) -o $@ $^ -lcmocka $(LIBS)
@@ -170,6 +190,8 @@ strict_of = $(if $(filter src/artifacts/% src/text/% src/image/% src/server/%,$1
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(call kernel_of,$<) $(call isa_of,$<) $(call strict_of,$<) -MMD -MP -c -o $@ $<
+
+$(BUILD)/src/server/page.o: src/server/page.html
 
 clean: ## removes every output folder
 	rm -rf build build-* $(BUILD)

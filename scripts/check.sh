@@ -2,11 +2,13 @@
 # scripts/check.sh PART... - runs checks over what `make` has built and counts them.
 #
 #   source   layers, sizes of tracked files, the public header alone
-#   symbols  what the library exports and refers to (not in sanitizer builds)
+#   symbols  what the library exports and refers to, hardening, ABI (not in sanitizer builds)
 #   unit     tests/unit programs, two at a time (JOBS)
 #   property tests/property programs
 #   kcheck   every kernel against the scalar one
+#   failure  every call that can fail does, in turn
 #   golden   reference runs under tests/golden/cases and SIBYL_GOLDENS
+#   examples examples/ in C and Python
 #   e2e      tests/e2e scripts: exit 0 passes, 77 skips
 #   install  `make install` into a scratch folder and a program built against it
 #
@@ -127,6 +129,12 @@ part_symbols() {
     fi
     one "the library exports only sib_*" exports
     one "the library neither exits nor prints nor starts programs" forbidden
+    if command -v readelf >/dev/null; then
+        one "hardening of programs and library" scripts/hardening.sh "$BUILD/sibyl" "$BUILD/libsibyl.so" "$BUILD/golden"
+    else
+        skip "hardening: no readelf"
+    fi
+    one "sizes and offsets of the public structs are as recorded" scripts/abi.sh
 }
 
 part_unit() { run_all unit "$BUILD"/tests/*_test; }
@@ -158,6 +166,11 @@ part_kcheck() {
     counted kcheck 'kcheck: [0-9]+ cases' ', [0-9]+ failed' "$BUILD/kcheck"
     passed=$((passed - $(last_number ', [0-9]+ failed' "$logs/kcheck.log" || echo 0))) # its first number is of all cases
 }
+part_failure() {
+    [ -x "$BUILD/failure" ] || { fail "failure is not built"; return; }
+    counted failure 'failure: [0-9]+ runs' ', [0-9]+ failed' "$BUILD/failure"
+    passed=$((passed - $(last_number ', [0-9]+ failed' "$logs/failure.log" || echo 0))) # as above
+}
 part_golden() {
     [ -x "$BUILD/golden" ] || { fail "golden is not built"; return; }
     local cases=() d
@@ -184,6 +197,24 @@ part_e2e() {
             grep -a '^SKIP' "$log" && skipped=$((skipped + $(grep -ac '^SKIP' "$log")))
         fi
     done
+}
+
+example_answers() { # every example says what the program says
+    local want
+    want=$("$BUILD/sibyl" generate --chat "Subtract 17 from 25." --temp 0 2>/dev/null)
+    [ "$("$@")" = "$want" ]
+}
+part_examples() {
+    local ask="Subtract 17 from 25."
+    one "examples/generate.c" example_answers "$BUILD/examples/generate" demo/gemma4-demo "$ask"
+    one "examples/chat.c" example_answers bash -c "echo '$ask' | $BUILD/examples/chat demo/gemma4-demo"
+    if [ -n "$SAN" ]; then
+        skip "examples/generate.py: not with sanitizers"
+    elif command -v python3 >/dev/null; then
+        one "examples/generate.py" example_answers env SIBYL_LIBRARY="$BUILD/libsibyl.so" python3 examples/generate.py demo/gemma4-demo "$ask"
+    else
+        skip "examples/generate.py: no python3"
+    fi
 }
 
 installed_program_runs() (
@@ -216,7 +247,7 @@ part_install() {
     one "install, use with pkg-config, uninstall" installed_program_runs
 }
 
-[ $# -gt 0 ] || set -- source symbols unit property kcheck golden e2e install
+[ $# -gt 0 ] || set -- source symbols unit property kcheck failure golden examples e2e install
 for part in "$@"; do
     if ! declare -F "part_$part" >/dev/null; then
         echo "check.sh: unknown part \"$part\"" >&2

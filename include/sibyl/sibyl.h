@@ -109,7 +109,8 @@ enum {
     SIB_TOKENIZE_SPECIAL = 1, /* add what the tokenizer's post-processor adds (BOS ...)          */
     SIB_TOKENIZE_PLAIN = 2,   /* text that looks like a special token stays text                 */
     SIB_DETOKENIZE_SPECIAL = 4, /* print special tokens                                          */
-    SIB_TOKENIZE_BOS = 8 /* BOS in front when the checkpoint has one and the ids do not begin with it */
+    SIB_TOKENIZE_BOS = 8, /* BOS in front when the checkpoint has one and the ids do not begin with it */
+    SIB_CHAT_TRUST = 16   /* special tokens written in messages count: for text that you wrote yourself */
 };
 
 /* ids and text are handed over: sib_free. `text` must be valid UTF-8. */
@@ -122,6 +123,12 @@ SIB_API sib_status sib_detokenize(const sib_engine *e, const int32_t *ids, size_
  * template reads ("tools", "enable_thinking", ...); add_generation_prompt defaults to true. */
 SIB_API sib_status sib_chat_prompt(const sib_engine *e, const char *context_json, size_t context_bytes,
                                    char **text, size_t *text_bytes, sib_err *err);
+
+/* The same as token ids, for sib_session_prompt. Text that came from the context's strings (contents, tools, arguments,
+ * names) never becomes a special token, whatever it spells and however the template joins it; only the template's
+ * own text does. Encoding the text of sib_chat_prompt yourself gives that up. With SIB_CHAT_TRUST it counts. */
+SIB_API sib_status sib_chat_tokens(const sib_engine *e, const char *context_json, size_t context_bytes, unsigned flags,
+                                   int32_t **ids, size_t *n_ids, sib_err *err);
 
 /* ---- session: one timeline -------------------------------------------------------------- */
 

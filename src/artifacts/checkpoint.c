@@ -603,3 +603,9 @@ json_t *sib_checkpoint_report(const sib_checkpoint *c)
     json_decref(missing);
     return report;
 }
+
+void sib_checkpoint_drop(const sib_checkpoint *c, const void *p, size_t bytes)
+{
+    for (size_t i = 0; i < c->n_files; i++)
+        if (sib_mapping_drop(sib_safetensors_mapping(c->files[i]), p, bytes)) return;
+}

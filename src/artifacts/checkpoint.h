@@ -51,6 +51,10 @@ bool sib_checkpoint_has(const sib_checkpoint *c, const char *name);
 const char *sib_checkpoint_metadata(const sib_checkpoint *c, const char *key);
 size_t sib_checkpoint_bytes(const sib_checkpoint *c); /* of all tensors */
 
+/* The pages of a tensor's bytes may leave memory: they were packed (resident memory while loading stays near the packed
+ * size). Bytes that are in no file are left alone. */
+void sib_checkpoint_drop(const sib_checkpoint *c, const void *p, size_t bytes);
+
 /* SIB_EIO when a file has become shorter since it was opened. Ask after reading weights. */
 sib_status sib_checkpoint_intact(const sib_checkpoint *c, sib_err *err);
 

@@ -206,3 +206,12 @@ sib_status sib_mapping_intact(const sib_mapping *m, sib_err *err)
     if (fstat(m->fd, &st) != 0) return sib_fail(err, SIB_EIO, "%s: %s", m->path, strerror(errno));
     return (uintmax_t)st.st_size < m->size ? shorter(m, err) : SIB_OK;
 }
+
+bool sib_mapping_drop(const sib_mapping *m, const void *p, size_t bytes)
+{
+    uintptr_t base = (uintptr_t)m->data, from = (uintptr_t)p, page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    if (from < base || from - base > m->size || bytes > m->size - (from - base)) return false;
+    uintptr_t first = (from + page - 1) / page * page, last = (from + bytes) / page * page;
+    if (first < last) (void)madvise((void *)first, last - first, MADV_DONTNEED);
+    return true;
+}

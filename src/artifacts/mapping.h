@@ -33,6 +33,10 @@ const char *sib_mapping_path(const sib_mapping *m);
 /* Copies bytes through the descriptor, not the mapping: what is cut off is an error at once. */
 sib_status sib_mapping_read(const sib_mapping *m, size_t offset, void *out, size_t bytes, sib_err *err);
 
+/* The whole pages within [p, p + bytes) may leave this process's memory: they were read and packed. They stay readable
+ * (from the page cache or the file). False when the range is not inside the mapping. */
+bool sib_mapping_drop(const sib_mapping *m, const void *p, size_t bytes);
+
 /* SIB_EIO when a read of the mapping met a page that the file no longer has, or when the
  * file is now shorter than it was when it was opened. */
 sib_status sib_mapping_intact(const sib_mapping *m, sib_err *err);

@@ -130,6 +130,32 @@ void sib_ids_add(sib_ids *ids, int32_t id)
     if (sib_ids_reserve(ids, 1)) ids->v[ids->n++] = id;
 }
 
+void sib_spans_deinit(sib_spans *s)
+{
+    free(s->v);
+    *s = (sib_spans){0};
+}
+
+void sib_spans_add(sib_spans *s, size_t at, size_t n)
+{
+    if (n == 0) return;
+    if (s->n && s->v[s->n - 1].at + s->v[s->n - 1].n == at) {
+        s->v[s->n - 1].n += n;
+        return;
+    }
+    if (s->n == s->cap) {
+        size_t cap = s->cap ? 2 * s->cap : 16;
+        sib_text_span *v = cap <= SIZE_MAX / sizeof *v ? realloc(s->v, cap * sizeof *v) : NULL;
+        if (!v) {
+            s->failed = true;
+            return;
+        }
+        s->v = v;
+        s->cap = cap;
+    }
+    s->v[s->n++] = (sib_text_span){at, n};
+}
+
 sib_status sib_read_file(const char *path, size_t max_bytes, sib_buf *out, sib_err *err)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);

@@ -46,6 +46,19 @@ void sib_ids_deinit(sib_ids *ids);
 bool sib_ids_reserve(sib_ids *ids, size_t extra);
 void sib_ids_add(sib_ids *ids, int32_t id);
 
+/* Parts of a text: ascending, not empty, apart from each other. Same rules as sib_buf. */
+typedef struct sib_text_span {
+    size_t at, n;
+} sib_text_span;
+typedef struct sib_spans {
+    sib_text_span *v;
+    size_t n, cap;
+    bool failed;
+} sib_spans;
+
+void sib_spans_deinit(sib_spans *s);
+void sib_spans_add(sib_spans *s, size_t at, size_t n); /* at or behind the end of the last one; joined when it touches */
+
 /* Reads a whole regular file of at most `max_bytes` into `out` (appended). The
  * error names `path`. */
 sib_status sib_read_file(const char *path, size_t max_bytes, sib_buf *out, sib_err *err);

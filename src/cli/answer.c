@@ -184,23 +184,20 @@ json_t *cli_message(const char *role, sib_str text, const char *const *images, i
     return json_pack("{s:s,s:o}", "role", role, "content", parts);
 }
 
-sib_status cli_render(const sib_engine *e, json_t *messages, json_t *tools, char **text, size_t *text_bytes,
-                      int32_t **ids, size_t *n_ids, sib_err *err)
+unsigned cli_chat_flags(const cli_args *a)
 {
-    char *prompt = NULL;
-    size_t n = 0;
+    return a->trust_content ? SIB_CHAT_TRUST : 0u;
+}
+
+sib_status cli_render(const sib_engine *e, json_t *messages, json_t *tools, char **text, size_t *text_bytes,
+                      unsigned flags, int32_t **ids, size_t *n_ids, sib_err *err)
+{
     json_t *context = json_pack("{s:O,s:O*}", "messages", messages, "tools", tools);
     char *dumped = context ? json_dumps(context, JSON_COMPACT) : NULL;
     json_decref(context);
     if (!dumped) return sib_nomem(err, "messages");
-    sib_status s = sib_chat_prompt(e, dumped, strlen(dumped), &prompt, &n, err);
-    if (s == SIB_OK) s = sib_tokenize(e, prompt, n, 0, ids, n_ids, err);
-    if (s == SIB_OK && text) {
-        *text = prompt;
-        *text_bytes = n;
-        prompt = NULL;
-    }
-    sib_free(prompt);
+    sib_status s = sib_chat_tokens(e, dumped, strlen(dumped), flags, ids, n_ids, err);
+    if (s == SIB_OK && text) s = sib_chat_prompt(e, dumped, strlen(dumped), text, text_bytes, err);
     free(dumped);
     return s;
 }

@@ -33,9 +33,11 @@ void cli_pictures_deinit(cli_pictures *p);
  * {"type":"image","path"}. NULL without memory. */
 json_t *cli_message(const char *role, sib_str text, const char *const *images, int n_images);
 
-/* Renders {"messages", "tools" unless NULL} and tokenizes it. *text (may be NULL) and *ids are the caller's. */
+unsigned cli_chat_flags(const cli_args *a); /* for sib_chat_tokens */
+
+/* Renders {"messages", "tools" unless NULL} and tokenizes it; flags as for sib_chat_tokens. *text (may be NULL) and *ids are the caller's. */
 sib_status cli_render(const sib_engine *e, json_t *messages, json_t *tools, char **text, size_t *text_bytes,
-                      int32_t **ids, size_t *n_ids, sib_err *err);
+                      unsigned flags, int32_t **ids, size_t *n_ids, sib_err *err);
 
 typedef struct cli_answer {
     sib_buf text;

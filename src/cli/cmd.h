@@ -9,6 +9,8 @@ int cmd_chat(cli_args *a);
 int cmd_inspect(cli_args *a);
 int cmd_fit(cli_args *a);
 int cmd_bench(cli_args *a);
+int cmd_doctor(cli_args *a);
+int cmd_serve(cli_args *a);
 int cmd_tokenize(cli_args *a);
 int cmd_detokenize(cli_args *a);
 int cmd_eval(cli_args *a);

@@ -40,7 +40,8 @@ static void print_csv(const json_t *o)
     static const struct {
         const char *list, *key, *value, *best;
     } tables[] = {{"prefill", "n", "tps", "tps_max"}, {"prefill", "n", "fraction_of_compute_probe", NULL}, {"decode", "depth", "tps", "tps_max"}, {"decode", "depth", "gbps", "gbps_max"},
-                  {"decode", "depth", "fraction_of_read_probe", NULL}, {"rows", "k", "ms", "ms_min"}, {"rows", "k", "ratio", "ratio_min"}, {"batch", "b", "tps", "tps_max"}};
+                  {"decode", "depth", "fraction_of_read_probe", NULL}, {"rows", "k", "ms", "ms_min"}, {"rows", "k", "ratio", "ratio_min"}, {"batch", "b", "tps", "tps_max"},
+                  {"draft", "d", "draft_ms", NULL}, {"draft", "d", "verify_ms", NULL}, {"draft", "d", "break_even_emitted", NULL}, {"draft", "d", "break_even_acceptance", NULL}};
     static const char *const probes[] = {"probe_before", "probe_after"};
     printf("what,parameter,median,best\n");
     printf("load_ms,,%.2f,\nrss_mb,,%.1f,\n", json_number_value(json_object_get(o, "load_ms")), (double)json_integer_value(json_object_get(o, "rss_bytes")) / 1e6);

@@ -114,7 +114,7 @@ static sib_status answer(chat *c, cli_answer *r, sib_err *err)
     size_t n = 0;
     cli_pictures pictures = {0};
     sib_status s = pictures_of(c, &pictures, err);
-    if (s == SIB_OK) s = cli_render(c->engine, c->messages, NULL, NULL, NULL, &ids, &n, err);
+    if (s == SIB_OK) s = cli_render(c->engine, c->messages, NULL, NULL, NULL, cli_chat_flags(c->args), &ids, &n, err);
     if (s == SIB_OK)
         s = cli_answer_run(r, c->session, ids, n, &pictures, &c->args->request, c->args->json ? NULL : show, NULL, err);
     free(pictures.v);

@@ -167,7 +167,7 @@ static sib_status make_prompt(eval *v, question *q, sib_err *err)
     failed |= json_array_append_new(q->messages, cli_message("user", sib_str_of(q->question), &image, q->file ? 1 : 0));
     sib_status s =
         failed ? sib_nomem(err, q->where)
-               : cli_render(v->engine, q->messages, sib_json_get(q->task, "tools"), &text, &n, &q->ids, &q->n_ids, err);
+               : cli_render(v->engine, q->messages, sib_json_get(q->task, "tools"), &text, &n, cli_chat_flags(v->args), &q->ids, &q->n_ids, err);
     if (s == SIB_OK && expected && !sib_str_is((sib_str){text, n}, expected))
         s = add(v->mismatched,
                 json_pack("{s:o,s:s,s:o}", "id", name_of(q), "expected", expected, "got", cli_json_text(text, n)), err);

@@ -61,7 +61,7 @@ static sib_status make_prompt(generation *g, const cli_args *a, sib_err *err)
     if (a->system) failed |= json_array_append_new(messages, cli_message("system", sib_buf_view(&g->system), NULL, 0));
     failed |= json_array_append_new(messages, cli_message("user", sib_buf_view(&g->text), a->images.v, a->images.n));
     sib_status s = failed ? sib_nomem(err, "messages")
-                          : cli_render(g->engine, messages, NULL, NULL, NULL, &g->ids, &g->n_ids, err);
+                          : cli_render(g->engine, messages, NULL, NULL, NULL, cli_chat_flags(a), &g->ids, &g->n_ids, err);
     json_decref(messages);
     return s;
 }

@@ -17,7 +17,7 @@ static sib_status ids_of(const cli_args *a, const sib_engine *e, const sib_buf *
     int failed = !messages;
     if (a->system) failed |= json_array_append_new(messages, cli_message("system", sib_buf_view(system), NULL, 0));
     failed |= json_array_append_new(messages, cli_message("user", sib_buf_view(text), NULL, 0));
-    sib_status s = failed ? sib_nomem(err, "messages") : cli_render(e, messages, NULL, NULL, NULL, ids, n, err);
+    sib_status s = failed ? sib_nomem(err, "messages") : cli_render(e, messages, NULL, NULL, NULL, cli_chat_flags(a), ids, n, err);
     json_decref(messages);
     return s;
 }

@@ -18,12 +18,18 @@ const cli_command cli_commands[] = {
      "Lines that begin with / are commands (/help lists them). A line that ends with \\ goes on in the next one;\n"
      "\"\"\" begins and ends a message of several lines. Ctrl-C stops the answer, Ctrl-D leaves. Without a terminal,\n"
      "each line of standard input is one message. --json prints the whole conversation at the end."},
+    {"serve", CLI_SERVE, cmd_serve, "", 0, "HTTP server for OpenAI and Anthropic clients, and a web page",
+     "Listens on 127.0.0.1:8080 unless told otherwise. SIGTERM and SIGINT end it when the running answers are done or\n"
+     "--drain seconds have passed; a second signal ends it at once. SIGHUP opens --log-file again."},
     {"inspect", CLI_INSPECT, cmd_inspect, "[DIR]", 1, "what a checkpoint or drafter holds, without reading weights",
      NULL},
     {"fit", CLI_FIT, cmd_fit, "", 0, "bytes needed for a context, by part", NULL},
     {"bench", CLI_BENCH, cmd_bench, "", 0, "prefill, decode and verification speed beside the machine's ceilings",
      "Prints CSV (or one JSON object with --json): medians and best values of --repeats runs; the bandwidth and compute\n"
      "probes run before and after. A list may be empty: --batch \"\" measures no batch."},
+    {"doctor", CLI_DOCTOR, cmd_doctor, "", 0, "whether a drafter fits the model, and whether it pays",
+     "Checks the pair before a weight is read, then decodes built-in questions without and with --draft DIR and times a\n"
+     "round: accepted drafts by position, cost of drafting and of verification, and the acceptance at which they break even."},
     {"tokenize", CLI_TOKENIZE, cmd_tokenize, "[TEXT]", 1, "token ids and pieces of a text",
      "Without TEXT, or when it is -, standard input is read."},
     {"detokenize", CLI_DETOKENIZE, cmd_detokenize, "[ID...]", -1, "the text of token ids",

@@ -64,6 +64,8 @@ static const option_row rows[] = {
     {"plain", 0, FLAG, NULL, CLI_TOKENIZE, AT(plain), 0, 0, "text that looks like a special token stays text"},
     {"special", 0, FLAG, NULL, CLI_TOKENIZE, AT(special), 0, 0, "add what the tokenizer adds around a text (BOS ...)"},
     {"special", 0, FLAG, NULL, CLI_DETOKENIZE, AT(special), 0, 0, "print special tokens"},
+    {"trust-content", 0, FLAG, NULL, ANSWERS | CLI_TOKENIZE | CLI_EVAL, AT(trust_content), 0, 0,
+     "special tokens written in messages count (default: they stay text)"},
     {"special", 0, FLAG, NULL, ANSWERS, AT(request.keep_special), 0, 0, "print special tokens"},
     {"ids", 0, FLAG, NULL, CLI_TOKENIZE, AT(only_ids), 0, 0, "print only the ids, on one line"},
     {"max-tokens", 'n', INT, "N", RUNS, AT(request.max_tokens), 1, 1e9,
@@ -111,7 +113,23 @@ static const option_row rows[] = {
     {"repeats", 0, INT, "N", CLI_BENCH, AT(repeats), 1, 50, "runs of each measurement (default 5)"},
     {"ctx", 0, INT, "N", PLANS, AT(options.n_ctx), 1, 1e9, "positions (default: the model's maximum, at most 8192)"},
     {"chunk", 0, INT, "N", PLANS, AT(options.chunk), 1, 65536, "prompt rows of one forward pass (default 512)"},
-    {"parallel", 0, INT, "K", CLI_FIT, AT(parallel), 1, 1024, "sequences at once (default 1)"},
+    {"parallel", 0, INT, "K", CLI_FIT | CLI_SERVE, AT(parallel), 1, 1024, "sequences at once (default: fit 1, serve 4)"},
+    {"host", 0, TEXT, "H", CLI_SERVE, AT(host), 0, 0, "address to listen on (default 127.0.0.1)"},
+    {"port", 0, INT, "P", CLI_SERVE, AT(port), 0, 65535, "port to listen on; 0: any free one (default 8080)"},
+    {"queue", 0, INT, "N", CLI_SERVE, AT(queue), 0, 100000, "requests that may wait; more are refused with 429 (default 64)"},
+    {"queue-timeout", 0, INT, "S", CLI_SERVE, AT(queue_timeout), 1, 86400, "seconds a request may wait (default 600)"},
+    {"api-key", 0, LIST, "KEY", CLI_SERVE, AT(api_keys), 0, 0, "key that clients must send; repeat for more"},
+    {"api-key-file", 0, TEXT, "FILE", CLI_SERVE, AT(api_key_file), 0, 0, "file with one key a line"},
+    {"no-auth", 0, FLAG, NULL, CLI_SERVE, AT(no_auth), 0, 0, "listen on other addresses than loopback without a key"},
+    {"allowed-origins", 0, LIST, "ORIGIN", CLI_SERVE, AT(origins), 0, 0, "browser origin that may ask, * for any; repeat for more"},
+    {"alias", 0, TEXT, "ID", CLI_SERVE, AT(alias), 0, 0, "model id that clients see (default: the folder's name)"},
+    {"any-model", 0, FLAG, NULL, CLI_SERVE, AT(any_model), 0, 0, "answer whatever model a request names"},
+    {"max-body", 0, INT, "MIB", CLI_SERVE, AT(max_body), 1, 1024, "largest request body (default 64)"},
+    {"max-connections", 0, INT, "N", CLI_SERVE, AT(max_connections), 1, 100000, "connections at once (default 1024)"},
+    {"allow-half-close", 0, FLAG, NULL, CLI_SERVE, AT(half_close), 0, 0, "a client that closes its sending side still waits for its answer"},
+    {"sse-keepalive", 0, CHOICE, "comment|chunk|off", CLI_SERVE, AT(keepalive), 0, 0, "what a silent stream sends every 5 seconds"},
+    {"drain", 0, INT, "S", CLI_SERVE, AT(drain), 0, 86400, "seconds that running answers get after SIGTERM (default 30)"},
+    {"log-file", 0, TEXT, "FILE", CLI_SERVE, AT(log_file), 0, 0, "log here instead of standard error; SIGHUP opens it again"},
     {"numerics", 0, CHOICE, "f32|bf16|int8", ALL, AT(options.numerics), 0, 0, "activations: bf16 (default), f32, int8"},
     {"device", 0, TEXT, "auto|cpu|cuda[:N]", LOADS, AT(options.device), 0, 0, "where to compute (default auto)"},
     {"threads", 0, INT, "N", ALL, AT(options.threads), 1, SIB_MAX_THREADS, "threads (default: physical cores)"},
@@ -316,6 +334,7 @@ int cli_parse(cli_args *a, const cli_command *command, int argc, char **argv)
     a->command = command;
     sib_options_init(&a->options);
     sib_request_init(&a->request);
+    a->port = a->queue = a->drain = -1;
     for (size_t i = 0; i < SIB_COUNT(rows); i++) {
         const option_row *r = &rows[i];
         if (!(r->commands & command->bit)) continue;
@@ -359,6 +378,8 @@ void cli_args_deinit(cli_args *a)
     free(a->images.v);
     free(a->stops.v);
     free(a->biases.v);
+    free(a->api_keys.v);
+    free(a->origins.v);
     free(a->bias_ids);
     free(a->bias_values);
 }

@@ -50,7 +50,12 @@ typedef struct cli_args {
     bool has_seed;
     const char *trace;
     int parallel;
+    const char *host, *api_key_file, *alias, *keepalive, *log_file; /* serve; unset sizes are -1 or 0: the server's defaults */
+    int port, queue, queue_timeout, max_body, max_connections, drain;
+    bool no_auth, any_model, half_close;
+    cli_list api_keys, origins;
     bool apply_template, plain, special, only_ids; /* tokenize, detokenize */
+    bool trust_content;
     const char *tasks, *pictures, *expect_ids;
     int limit;          /* 0: all */
     const char *prefill, *depth, *bench_rows, *batch; /* bench: lists "1,2,4"; "" for none */

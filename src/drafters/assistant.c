@@ -119,6 +119,7 @@ static sib_status read_config(assistant *a, const json_t *root, sib_err *err)
         }
         a->proportional[k] = strcmp(type, "proportional") == 0;
     }
+    a->needs = (sib_needs){.hidden = true, .donors = true, .vocab = true, .hidden_width = a->backbone, .n_vocab = a->n_vocab};
     return SIB_OK;
 }
 
@@ -440,7 +441,6 @@ static sib_status build(assistant *a, sib_loader *l, sib_model *target, const si
     a->seed_window = o->seed_window;
     a->n_seqs = o->n_seqs;
     SIB_TRY(read_config(a, sib_checkpoint_config(l->files), err));
-    a->needs = (sib_needs){.hidden = true, .donors = true, .vocab = true, .hidden_width = a->backbone, .n_vocab = a->n_vocab};
     SIB_TRY(sib_needs_check(&a->needs, "assistant", target, err));
     SIB_TRY(check_donors(a, target, err));
     SIB_TRY(load_weights(a, l, err));
@@ -462,6 +462,17 @@ sib_status sib_assistant_open(sib_drafter **out, sib_loader *l, sib_model *targe
     }
     *out = &a->base;
     return SIB_OK;
+}
+
+sib_status sib_assistant_needs(sib_needs *out, int taps[SIB_MAX_TAPS], const json_t *config, sib_err *err)
+{
+    (void)taps;
+    assistant *a = calloc(1, sizeof *a);
+    if (!a) return sib_nomem(err, "assistant drafter");
+    sib_status s = read_config(a, config, err);
+    *out = a->needs;
+    free(a);
+    return s;
 }
 
 void sib_assistant_trace(sib_drafter *d, sib_trace trace)

@@ -3,7 +3,7 @@
 
 #include "base/cpu.h"
 #include "base/rng.h"
-#include "engine/engine_internal.h"
+#include "engine/doctor.h"
 #include "kernels/probe.h"
 
 #include <math.h>
@@ -185,6 +185,25 @@ static sib_status batch(bench *b, sib_buf *out, int n, bool first, sib_err *err)
     return SIB_OK;
 }
 
+/* A round with a drafter, part by part, for as many drafts as make each row count of a verification. */
+static sib_status drafts(bench *b, sib_buf *out, sib_err *err)
+{
+    bool first = true;
+    sib_buf_addf(out, ",\"drafter\":\"%s\",\"draft\":[", b->e->drafter->ops->kind);
+    for (int i = 0; i < b->o->n_rows; i++) {
+        sib_draft_cost c;
+        int depth = b->o->rows[i] - 1;
+        if (depth < 1 || depth > b->e->drafter->max_draft) continue;
+        note(b, "%d drafts", depth);
+        SIB_TRY(sib_draft_cost_measure(b->e, depth, 2 * b->o->repeats < 60 ? 2 * b->o->repeats : 60, &c, err));
+        sib_buf_addf(out, "%s{\"d\":%d,\"drafts\":%.2f,\"draft_ms\":%.4f,\"verify_ms\":%.4f,\"plain_ms\":%.4f,\"break_even_emitted\":%.3f,\"break_even_acceptance\":%.3f}", first ? "" : ",",
+                     depth, c.drafts, c.draft_ms, c.verify_ms, c.plain_ms, c.break_even_emitted, c.break_even_acceptance);
+        first = false;
+    }
+    sib_buf_addz(out, "]");
+    return SIB_OK;
+}
+
 static void put_probe(sib_buf *out, const char *name, const sib_ceilings *c)
 {
     sib_buf_addf(out, "\"%s\":{\"read_gbps_1t\":%.2f,\"read_gbps_nt\":%.2f,\"int8_gops\":%.1f,\"bf16_gops\":%.1f,\"f32_gops\":%.1f}", name, c->read_gbps_1t, c->read_gbps,
@@ -227,7 +246,9 @@ static sib_status measure(bench *b, sib_buf *out, uint64_t rss, sib_err *err)
     if (o->n_rows) SIB_TRY(rows(b, out, err));
     sib_buf_addz(out, "],\"batch\":[");
     for (int i = 0; i < o->n_batch; i++) SIB_TRY(batch(b, out, o->batch[i], i == 0, err));
-    sib_buf_addz(out, "],");
+    sib_buf_addz(out, "]");
+    if (b->e->drafter) SIB_TRY(drafts(b, out, err));
+    sib_buf_addz(out, ",");
     SIB_TRY(sib_pool_new(&pool, threads, false, err));
     sib_probe(&b->after, pool, sib_cpu_level());
     sib_pool_free(pool);
@@ -246,7 +267,7 @@ sib_status sib_bench_json(sib_buf *out, const sib_bench_options *o, sib_err *err
     for (int i = 0; i < o->n_batch; i++) most = o->batch[i] > most ? o->batch[i] : most;
     for (int i = 0; i < o->n_rows; i++) block = o->rows[i] > block ? o->rows[i] : block;
     if (most > 64 || block > SIB_MAX_DRAFT + 1) return sib_fail(err, SIB_EARG, "bench takes batches up to 64 and up to %d rows", SIB_MAX_DRAFT + 1);
-    if (!options.n_ctx) options.n_ctx = longest + 64 + block;
+    if (!options.n_ctx) options.n_ctx = longest + 128 + block;
     options.n_sessions = most;
     options.max_draft = block > 1 ? block - 1 : 1;
     SIB_TRY(sib_open(&b.e, &options, err));

@@ -20,7 +20,8 @@ typedef struct sib_bench_options {
 
 void sib_bench_init(sib_bench_options *o);
 
-/* The object of product.md `bench --json`: medians, each with its best value as KEY_max. */
+/* The object of product.md `bench --json`: medians, each with its best value as KEY_max; with a drafter also "drafter" and
+ * "draft": its cost beside the verification's, and what must be accepted to break even (engine/doctor.h). */
 sib_status sib_bench_json(sib_buf *out, const sib_bench_options *o, sib_err *err);
 
 #endif

@@ -96,10 +96,10 @@ static sib_status open_drafter(sib_engine *e, const sib_options *o, sib_err *err
     const char *rules = o->assistant_rules ? o->assistant_rules : "trained";
     if (strcmp(rules, "trained") && strcmp(rules, "seed")) return sib_fail(err, SIB_EARG, "assistant rules \"%s\" are not known; known are trained, seed", rules);
     bool seed = rules[0] == 's';
-    sib_drafter_options d = {.seed_scale = seed, .seed_positions = seed, .seed_window = seed, .mtp_decode_only = seed, .mtp_raw_chain = seed, .bits = o->draft_bits, .n_seqs = e->limits.n_seqs, .max_draft = e->limits.max_block - 1};
+    sib_drafter_options d = {.seed_scale = seed, .seed_positions = seed, .seed_window = seed, .mtp_decode_only = seed, .mtp_raw_chain = seed,
+                             .bits = o->draft_bits, .n_seqs = e->limits.n_seqs, .max_draft = e->limits.max_block - 1};
     if (is_native(o)) return sib_native_drafter_open(&e->drafter, e->model, &d, err);
-    sib_checkpoint_options files = {.lax_safetensors = o->lax_safetensors};
-    SIB_TRY(sib_checkpoint_open(&e->draft_files, o->draft, &files, err));
+    SIB_TRY(sib_drafter_files_open(&e->draft_files, o->draft, o->lax_safetensors, err));
     sib_loader l = {.dev = e->device, .files = e->draft_files, .progress = o->progress, .progress_ctx = o->progress_ctx, .total = sib_checkpoint_bytes(e->draft_files)};
     SIB_TRY(sib_drafter_open(&e->drafter, &l, e->model, &d, err));
     return sib_checkpoint_intact(e->draft_files, err);
@@ -220,17 +220,8 @@ static sib_status need_tokenizer(const sib_engine *e, sib_err *err)
     return e->tokenizer ? SIB_OK : sib_fail(err, SIB_EIO, "%s has no tokenizer.json", sib_checkpoint_dir(e->files));
 }
 
-/* Base models degrade badly without BOS, and most tokenizers add none to raw text (gemma4.md 5.1). */
-static void put_bos_in_front(const sib_engine *e, sib_ids *ids)
-{
-    int32_t bos = e->defaults.has_bos ? e->defaults.bos : sib_tokenizer_bos(e->tokenizer);
-    if (bos < 0 || (ids->n && ids->v[0] == bos) || !sib_ids_reserve(ids, 1)) return;
-    memmove(ids->v + 1, ids->v, ids->n * sizeof *ids->v);
-    ids->v[0] = bos;
-    ids->n++;
-}
-
-/* The BOS of tokenizer_config.json, else of generation_config.json, in front; never twice. */
+/* Base models degrade badly without BOS, and most tokenizers add none to raw text (gemma4.md 5.1). The BOS of
+ * tokenizer_config.json, else of generation_config.json, in front; never twice. */
 static void put_bos(const sib_engine *e, sib_ids *ids)
 {
     int32_t bos = sib_tokenizer_bos(e->tokenizer);
@@ -239,6 +230,19 @@ static void put_bos(const sib_engine *e, sib_ids *ids)
     memmove(ids->v + 1, ids->v, ids->n * sizeof *ids->v);
     ids->v[0] = bos;
     ids->n++;
+}
+
+/* Hands ids over to the caller, never as NULL. */
+static sib_status hand_over_ids(sib_ids *from, sib_status s, int32_t **ids, size_t *n_ids, sib_err *err)
+{
+    if (s == SIB_OK && (from->failed || !sib_ids_reserve(from, 1))) s = sib_nomem(err, "token ids");
+    if (s != SIB_OK) {
+        sib_ids_deinit(from);
+        return s;
+    }
+    *ids = from->v;
+    *n_ids = from->n;
+    return SIB_OK;
 }
 
 sib_status sib_tokenize(const sib_engine *e, const char *text, size_t text_bytes, unsigned flags, int32_t **ids, size_t *n_ids, sib_err *err)
@@ -250,16 +254,7 @@ sib_status sib_tokenize(const sib_engine *e, const char *text, size_t text_bytes
     unsigned f = (flags & SIB_TOKENIZE_SPECIAL ? SIB_ADD_SPECIAL : 0u) | (flags & SIB_TOKENIZE_PLAIN ? SIB_PLAIN_TEXT : 0u);
     sib_status s = sib_tokenizer_encode(e->tokenizer, (sib_str){text, text_bytes}, f, &out, err);
     if (s == SIB_OK && flags & SIB_TOKENIZE_BOS) put_bos(e, &out);
-    if (out.failed) s = sib_nomem(err, "token ids");
-    if (s == SIB_OK && (flags & SIB_TOKENIZE_BOS)) put_bos_in_front(e, &out);
-    if (s == SIB_OK && (out.failed || !sib_ids_reserve(&out, 1))) s = sib_nomem(err, "token ids");
-    if (s != SIB_OK) {
-        sib_ids_deinit(&out);
-        return s;
-    }
-    *ids = out.v;
-    *n_ids = out.n;
-    return SIB_OK;
+    return hand_over_ids(&out, s, ids, n_ids, err);
 }
 
 /* Hands a buffer's bytes over to the caller, NUL-terminated. */
@@ -294,6 +289,24 @@ sib_status sib_chat_prompt(const sib_engine *e, const char *context_json, size_t
     if (!e->chat) return sib_fail(err, SIB_EIO, "%s has no chat template", sib_checkpoint_dir(e->files));
     sib_status s = sib_chat_render(e->chat, (sib_str){context_json, context_bytes}, &out, err);
     return hand_over(&out, s, text, text_bytes, err);
+}
+
+sib_status sib_chat_tokens(const sib_engine *e, const char *context_json, size_t context_bytes, unsigned flags, int32_t **ids,
+                           size_t *n_ids, sib_err *err)
+{
+    sib_buf text = {0};
+    sib_spans given = {0};
+    sib_ids out = {0};
+    *ids = NULL;
+    *n_ids = 0;
+    SIB_TRY(need_tokenizer(e, err));
+    if (!e->chat) return sib_fail(err, SIB_EIO, "%s has no chat template", sib_checkpoint_dir(e->files));
+    sib_str context = {context_json, context_bytes};
+    sib_status s = flags & SIB_CHAT_TRUST ? sib_chat_render(e->chat, context, &text, err) : sib_chat_render_given(e->chat, context, &text, &given, err);
+    if (s == SIB_OK) s = sib_tokenizer_encode_given(e->tokenizer, sib_buf_view(&text), &given, 0, &out, err);
+    sib_spans_deinit(&given);
+    sib_buf_deinit(&text);
+    return hand_over_ids(&out, s, ids, n_ids, err);
 }
 
 /* ---- request defaults --------------------------------------------------------------------------- */

@@ -21,10 +21,9 @@ typedef struct plan {
 
 static sib_status plan_open(plan *p, const char *place, sib_numerics numerics, bool lax, sib_err *err)
 {
-    sib_checkpoint_options o = {.lax_safetensors = lax};
     sib_cpu_options cpu = {.numerics = numerics, .threads = 1};
     *p = (plan){0};
-    SIB_TRY(sib_checkpoint_open(&p->files, place, &o, err));
+    SIB_TRY(sib_drafter_files_open(&p->files, place, lax, err));
     return sib_cpu_device_new(&p->cpu, &cpu, err);
 }
 
@@ -66,6 +65,39 @@ static json_t *offers_of(const sib_offers *o)
     for (size_t i = 0; i < SIB_COUNT(ports); i++)
         if (ports[i].port) (void)json_array_append_new(list, json_string(ports[i].name));
     return list;
+}
+
+/* Ports and figures that the drafter demands of a target, from its config alone. */
+static void report_drafter(const plan *p, json_t *o)
+{
+    sib_needs n = {0};
+    sib_err e = {0};
+    int taps[SIB_MAX_TAPS];
+    put(o, "drafter", json_string(sib_drafter_kind_name(sib_drafter_kind_in(sib_checkpoint_dir(p->files)))));
+    if (sib_drafter_needs_of(&n, taps, p->files, &e) != SIB_OK) {
+        put(o, "error", json_string(e.message));
+        return;
+    }
+    const struct {
+        const char *name;
+        bool needed;
+    } ports[] = {{"taps", n.taps}, {"vocab", n.vocab}, {"donors", n.donors}, {"mtp", n.mtp}, {"hidden", n.hidden}};
+    const struct {
+        const char *name;
+        int value;
+    } facts[] = {{"hidden_size", n.hidden_width}, {"num_hidden_layers", n.n_layers}, {"vocab_size", n.n_vocab}};
+    json_t *list = json_array(), *target = json_object(), *layers = json_array();
+    for (size_t i = 0; i < SIB_COUNT(ports); i++)
+        if (ports[i].needed) (void)json_array_append_new(list, json_string(ports[i].name));
+    for (size_t i = 0; i < SIB_COUNT(facts); i++)
+        if (facts[i].value) put(target, facts[i].name, json_integer(facts[i].value));
+    for (int i = 0; i < n.n_taps; i++) (void)json_array_append_new(layers, json_integer(n.tap_layers[i]));
+    put(o, "needs", list);
+    if (n.n_taps)
+        put(target, "tapped_layers", layers);
+    else
+        json_decref(layers);
+    put(o, "target", target);
 }
 
 static size_t suffix_at(const char *name, const char *suffix)
@@ -176,7 +208,11 @@ static json_t *config_facts(const sib_checkpoint *c)
                                        "intermediate_size", "vocab_size", "sliding_window", "max_position_embeddings", "num_experts", "num_experts_per_tok",
                                        "top_k_experts", "moe_intermediate_size", "num_kv_shared_layers", "block_size"};
     json_t *o = json_object();
-    const json_t *t = sib_checkpoint_text_config(c);
+    const json_t *t = sib_checkpoint_text_config(c), *own = sib_json_get(t, "config");
+    const char *name;
+    json_t *each;
+    json_object_foreach((json_t *)(uintptr_t)own, name, each) /* dspark.json */
+        if (!json_is_array(each) && !json_is_object(each)) (void)json_object_set(o, name, each);
     for (size_t i = 0; i < SIB_COUNT(keys); i++) {
         json_t *v = sib_json_get(t, keys[i]);
         if (v && !json_is_array(v) && !json_is_object(v)) (void)json_object_set(o, keys[i], v);
@@ -184,7 +220,8 @@ static json_t *config_facts(const sib_checkpoint *c)
     return o;
 }
 
-static void report_model(plan *p, json_t *o)
+/* Why the checkpoint would not load goes into the report; that this machine has no memory now is the call's own failure. */
+static sib_status report_model(plan *p, json_t *o, sib_err *err)
 {
     sib_err e = {0};
     sib_memory memory = {0};
@@ -212,7 +249,9 @@ static void report_model(plan *p, json_t *o)
             json_decref(rows);
         }
     }
+    if (e.status == SIB_ENOMEM) return sib_fail(err, SIB_ENOMEM, "%s", e.message);
     if (e.status != SIB_OK) put(o, "error", json_string(e.message));
+    return SIB_OK;
 }
 
 sib_status sib_inspect_json(sib_buf *out, const char *place, sib_err *err)
@@ -237,17 +276,18 @@ sib_status sib_inspect_json(sib_buf *out, const char *place, sib_err *err)
     put(o, "config", config_facts(p.files));
     put(o, "quantization", quantization_of(p.files));
     if (drafter)
-        put(o, "drafter", json_string(sib_drafter_kind_name(kind)));
+        report_drafter(&p, o);
     else
-        report_model(&p, o);
+        s = report_model(&p, o, err);
     json_t *tensors = sib_checkpoint_report(p.files);
     if (tensors) put(o, "tensors", tensors);
-    char *text = json_dumps(o, JSON_COMPACT);
+    char *text = s == SIB_OK ? json_dumps(o, JSON_COMPACT) : NULL;
     if (text) sib_buf_addz(out, text);
+    if (s == SIB_OK && (!text || out->failed)) s = sib_nomem(err, "report");
     free(text);
     json_decref(o);
     plan_close(&p);
-    return text && !out->failed ? SIB_OK : sib_nomem(err, "report");
+    return s;
 }
 
 /* ---- fit ---------------------------------------------------------------------------------------- */

@@ -8,7 +8,7 @@
 #include "base/str.h"
 
 /* {"path","kind":"model|drafter","family"|"drafter","model_type","config":{...},"tensors":{...},"quantization":[...],
- * "offers":[...]|"needs":[...],"memory":[{"ctx","weights","cache","step","results","total"}],"error"?}. A checkpoint that would not
+ * "offers":[...]|"needs":[...],"target":{...},"memory":[{"ctx","weights","cache","step","results","total"}],"error"?}. A checkpoint that would not
  * load still gets a report, with "error". */
 sib_status sib_inspect_json(sib_buf *out, const char *place, sib_err *err);
 

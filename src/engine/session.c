@@ -1,4 +1,5 @@
 /* engine/session.c - one timeline for a program that embeds the library: prompt, then token by token. */
+#include "engine/diagnose.h"
 #include "engine/pictures.h"
 
 #include <math.h>
@@ -101,6 +102,7 @@ sib_status sib_session_prompt(sib_session *s, const int32_t *ids, size_t n_ids, 
     if (r->struct_bytes != sizeof *r) return sib_fail(err, SIB_EARG, "sib_request has %zu bytes, this library expects %zu", r->struct_bytes, sizeof *r);
     if (r->n_bias < 0 || r->n_bias > 4096 || r->n_stop < 0 || r->n_stop > SIB_MAX_STOPS) return sib_fail(err, SIB_EARG, "%d logit biases and %d stop strings, at most 4096 and %d", r->n_bias, r->n_stop, SIB_MAX_STOPS);
     sib_picture_set set = {0};
+    double t0 = now_ms();
     if (n_pictures > 0) SIB_TRY(sib_picture_set_new(&set, s->engine, ids, n_ids, pictures, n_pictures, r->max_soft_tokens, &s->pictures, err));
     size_t n_stops = (size_t)r->n_stop + (size_t)s->engine->defaults.n_stops;
     sib_logit_bias *bias = calloc((size_t)r->n_bias + 1, sizeof *bias);
@@ -111,7 +113,8 @@ sib_status sib_session_prompt(sib_session *s, const int32_t *ids, size_t n_ids, 
     if (status == SIB_OK) {
         atomic_store(&s->cancelled, false);
         s->finished = false;
-        s->prefill_ms = s->decode_ms = 0;
+        s->prefill_ms = set.n > 0 ? now_ms() - t0 : 0;
+        s->decode_ms = 0;
         sib_picture_set_deinit(&s->pictures, s->engine);
         s->pictures = set;
     } else {
@@ -135,7 +138,9 @@ sib_status sib_session_next(sib_session *s, sib_token *out, sib_err *err)
         sib_status status = lane ? sib_round_step(s->round, &lane, 1, err) : sib_fail(err, SIB_ESTATE, "the answer has ended; prompt the session again");
         if (status == SIB_OK) status = sib_generation_absorb(s->gen, err);
         if (status != SIB_OK) {
-            sib_generation_broken(s->gen);
+            int n = lane ? lane->n_tokens : 0;
+            sib_generation_broken(s->gen); /* its sequence is free for the diagnosis, its tokens stay */
+            if (status == SIB_EFORMAT && err && lane) sib_engine_diagnose(s->engine, lane->tokens, n, err);
             s->finished = true;
             return status;
         }

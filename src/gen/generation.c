@@ -1,7 +1,6 @@
 /* gen/generation.c - see generation.h. */
 #include "gen/generation.h"
 
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -92,6 +91,14 @@ static int common_prefix(const sib_generation *g, const int32_t *ids, int n, con
         b++;
     }
     return same;
+}
+
+int sib_generation_shared(const sib_generation *g, const int32_t *ids, size_t n, const sib_gen_picture *pictures, int n_pictures)
+{
+    if (!g->lane.seq || n == 0 || n > (size_t)g->model->facts.n_ctx) return 0;
+    int same = common_prefix(g, ids, (int)n, pictures, n_pictures);
+    /* rewind_to() starts again where the model has forgotten too much */
+    return same < g->lane.n_done && same < g->model->offers.keep->reach(g->model, g->lane.seq) ? 0 : same;
 }
 
 static sib_status rewind_to(sib_generation *g, int length, sib_err *err)
@@ -242,7 +249,7 @@ sib_status sib_generation_stop(sib_generation *g, sib_finish why, sib_err *err)
 
 void sib_generation_broken(sib_generation *g)
 {
-    g->model->ops->seq_free(g->model, g->lane.seq);
+    if (g->lane.seq) g->model->ops->seq_free(g->model, g->lane.seq);
     g->lane.seq = NULL;
     g->lane.n_done = g->lane.n_tokens = 0;
     g->lane.n_soft = 0;
@@ -257,6 +264,12 @@ bool sib_generation_next(sib_generation *g, sib_token *out)
     const struct event *e = &g->events[g->next_event++];
     *out = (sib_token){.id = e->id, .text = g->text.p ? g->text.p + e->text : "", .text_bytes = e->n_text, .finish = e->finish};
     return true;
+}
+
+const sib_sample *sib_generation_sample(const sib_generation *g)
+{
+    int i = g->next_event - 1;
+    return i >= 0 && g->events[i].id >= 0 ? &g->lane.samples[i] : NULL;
 }
 
 int sib_generation_prompt_tokens(const sib_generation *g)
@@ -277,6 +290,11 @@ int sib_generation_generated(const sib_generation *g)
 bool sib_generation_in_prompt(const sib_generation *g)
 {
     return g->running && g->lane.n_tokens - g->lane.n_done > 1;
+}
+
+int sib_generation_length(const sib_generation *g)
+{
+    return g->lane.n_done;
 }
 
 const sib_draft_policy *sib_generation_policy(const sib_generation *g)

@@ -42,6 +42,9 @@ void sib_generation_free(sib_generation *g);
 sib_status sib_generation_prompt(sib_generation *g, const int32_t *ids, size_t n, const sib_gen_picture *pictures, int n_pictures,
                                  const sib_gen_request *r, sib_err *err);
 
+/* How many positions of this prompt the timeline has computed already and would reuse. */
+int sib_generation_shared(const sib_generation *g, const int32_t *ids, size_t n, const sib_gen_picture *pictures, int n_pictures);
+
 /* The lane to put into the next round; NULL when finished or when nothing was prompted. */
 sib_lane *sib_generation_lane(sib_generation *g);
 /* After a round that held the lane. */
@@ -52,11 +55,14 @@ void sib_generation_broken(sib_generation *g);
 sib_status sib_generation_stop(sib_generation *g, sib_finish why, sib_err *err);
 /* False: no event is waiting. Text is valid until the next call on g. */
 bool sib_generation_next(sib_generation *g, sib_token *out);
+/* What was sampled for the event that next() gave last; NULL when it had no token. Valid until the next round. */
+const sib_sample *sib_generation_sample(const sib_generation *g);
 
 int sib_generation_prompt_tokens(const sib_generation *g);
 int sib_generation_cached_tokens(const sib_generation *g); /* of the prompt, reused */
 int sib_generation_generated(const sib_generation *g);     /* end token included    */
 bool sib_generation_in_prompt(const sib_generation *g);    /* prompt rows are left  */
+int sib_generation_length(const sib_generation *g);        /* positions that the timeline holds */
 const sib_draft_policy *sib_generation_policy(const sib_generation *g);
 
 #endif

@@ -8,7 +8,9 @@ void sib_kernels_init(sib_kernels *k, int isa)
 {
     k->isa = isa;
     sib_matmul_ref(&k->matmul);
+    sib_delta_ref(&k->delta);
     sib_sparse_ref(&k->sparse);
+    sib_denoise_ref(&k->denoise);
 #if __has_include("kernels/attention.h")
     sib_attention_ref(&k->attention);
 #endif
@@ -17,7 +19,9 @@ void sib_kernels_init(sib_kernels *k, int isa)
 #endif
 #if defined(__x86_64__)
     if (isa >= SIB_ISA_AVX2) {
+        sib_delta_avx2(&k->delta);
         sib_sparse_avx2(&k->sparse);
+        sib_denoise_avx2(&k->denoise);
 #if __has_include("kernels/attention.h")
         sib_attention_avx2(&k->attention);
 #endif
@@ -27,7 +31,9 @@ void sib_kernels_init(sib_kernels *k, int isa)
     }
     if (isa >= SIB_ISA_AVX512) {
         sib_matmul_avx512(&k->matmul);
+        sib_delta_avx512(&k->delta);
         sib_sparse_avx512(&k->sparse);
+        sib_denoise_avx512(&k->denoise);
 #if __has_include("kernels/attention.h")
         sib_attention_avx512(&k->attention);
 #endif

@@ -9,6 +9,8 @@
 #ifndef SIB_KERNELS_KERNELS_H
 #define SIB_KERNELS_KERNELS_H
 
+#include "kernels/delta.h"
+#include "kernels/denoise.h"
 #include "kernels/matmul.h"
 #include "kernels/sparse.h"
 #if __has_include("kernels/attention.h")
@@ -21,7 +23,9 @@
 typedef struct sib_kernels {
     int isa; /* SIB_ISA_*, the level that the table was filled for */
     sib_matmul_kernels matmul;
+    sib_delta_kernels delta;
     sib_sparse_kernels sparse;
+    sib_denoise_kernels denoise;
 #if __has_include("kernels/attention.h")
     sib_attention_kernels attention;
 #endif

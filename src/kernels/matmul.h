@@ -101,7 +101,7 @@ typedef struct sib_matmul_kernels {
 size_t sib_prep_bytes(sib_prep prep, int64_t in);
 
 #define SIB_ROWS_MAX    512 /* rows of one kernel call */
-#define SIB_PANEL_BYTES ((size_t)1536 << 10)
+#define SIB_PANEL_BYTES ((size_t)1 << 20)
 
 /* How a packed matrix of this source is laid out (tiles NULL) and how many bytes its tiles take, for one expert. */
 void sib_packed_plan(sib_packed *p, const sib_matrix_src *src);

@@ -44,8 +44,10 @@ static void act_mul_ref(float *y, const float *gate, const float *up, int64_t n,
 {
     if (act == 0)
         for (int64_t i = 0; i < n; i++) y[i] = sib_gelu_tanh(gate[i]) * up[i];
-    else
+    else if (act == 1)
         for (int64_t i = 0; i < n; i++) y[i] = sib_silu(gate[i]) * up[i];
+    else
+        for (int64_t i = 0; i < n; i++) y[i] = sib_sigmoid(gate[i]) * up[i];
 }
 
 static float tree_sum(float s[SIB_SUM_LANES])

@@ -25,7 +25,7 @@ typedef struct sib_vector_kernels {
     void (*scale)(float *y, const float *x, float s, int64_t n);
     void (*clamp)(float *y, const float *x, float lo, float hi, int64_t n);
     void (*softcap)(float *y, const float *x, float cap, int64_t n);
-    /* y = act(gate) * up; act as in sib_act: 0 gelu_tanh, 1 silu */
+    /* y = act(gate) * up; act as in sib_act: 0 gelu_tanh, 1 silu, 2 sigmoid */
     void (*act_mul)(float *y, const float *gate, const float *up, int64_t n, int act);
 
     /* One row; w and b [n], NULL for ones and zeros. y may be x. */

@@ -13,6 +13,7 @@
  *              NaN gives NaN.
  *   tanh       < 1.5 ulp. Odd to the bit, -0 gives -0, exactly +-1 from |x| = 9.02 on; NaN gives NaN.
  *   silu       x / (1 + exp(-x)): < 2.5 ulp; below x = -88.7 it is -0 (the value is above -3e-37).
+ *   sigmoid    1 / (1 + exp(-x)): < 2.5 ulp; below x = -88.7 it is +0, NaN gives NaN.
  *   gelu_tanh  0.5 x (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3), computed as the equal
  *              x / (1 + exp(-2u)), which does not cancel for negative x. exp turns the rounding of
  *              2u into < 5.1 (1 + |u|) ulp; < 2.5 ulp for x >= -1; below x = -10 it is -0.
@@ -102,6 +103,11 @@ static inline float sib_tanh(float x)
 static inline float sib_silu(float x)
 {
     return x / (1.0f + sib_exp(-x));
+}
+
+static inline float sib_sigmoid(float x)
+{
+    return 1.0f / (1.0f + sib_exp(-x));
 }
 
 static inline float sib_gelu_tanh(float x)

@@ -75,7 +75,8 @@ static void attention(const sib_gemma *g, const sib_gemma_layer *w, const sib_st
     const sib_ops *op = st->dev->ops;
     int kind = w->full ? SIB_FULL : SIB_SLIDING, d = w->head_dim, nd = g->n_heads * d, kd = w->n_kv_heads * d;
     size_t mark = st->arena->top;
-    float *q = SIB_PUSH(st->arena, float, (size_t)r->n * nd), *a = SIB_PUSH(st->arena, float, (size_t)r->n * nd);
+    float *q = r->keys_only ? NULL : SIB_PUSH(st->arena, float, (size_t)r->n * nd);
+    float *a = r->keys_only ? NULL : SIB_PUSH(st->arena, float, (size_t)r->n * nd);
     sib_kv_geom geom = {w->n_kv_heads, d, d};
     for (int i = 0; i < r->n_spans; i++) r->spans[i].kv = sib_kv_view_of(r->seqs[i], w->kv_layer);
 
@@ -83,13 +84,18 @@ static void attention(const sib_gemma *g, const sib_gemma_layer *w, const sib_st
         op->linear(st->dev, 1, &q, (const sib_matrix *const[]){w->q.w}, x, r->n);
     } else {
         float *k = SIB_PUSH(st->arena, float, (size_t)r->n * kd), *v = SIB_PUSH(st->arena, float, (size_t)r->n * kd);
-        op->linear(st->dev, w->k_is_v ? 2 : 3, (float *const[]){q, k, v},
-                   (const sib_matrix *const[]){w->q.w, w->k.w, w->v.w}, x, r->n);
+        int skip = r->keys_only ? 1 : 0;
+        op->linear(st->dev, (w->k_is_v ? 2 : 3) - skip, (float *const[]){q, k, v} + skip,
+                   (const sib_matrix *const[]){w->q.w, w->k.w, w->v.w} + skip, x, r->n);
         /* v is the raw projection: copied before k is normed and rotated (gemma4.md 2.5). */
         if (w->k_is_v) op->copy_rows(st->dev, v, kd, k, kd, r->n, kd);
         op->head_norm_rope(st->dev, k, r->n, w->n_kv_heads, d, kd, w->k_norm, g->eps, &g->rope[kind], r->cs[kind]);
         op->head_norm_rope(st->dev, v, r->n, w->n_kv_heads, d, kd, NULL, g->eps, &g->rope[kind], NULL);
         op->kv_append(st->dev, &geom, r->spans, r->n_spans, k, v);
+    }
+    if (r->keys_only) {
+        st->arena->top = mark;
+        return;
     }
     op->head_norm_rope(st->dev, q, r->n, g->n_heads, d, nd, w->q_norm, g->eps, &g->rope[kind], r->cs[kind]);
     sib_attend at = {.spans = r->spans, .n_spans = r->n_spans, .n_rows = r->n, .geom = geom, .n_heads = g->n_heads,
@@ -136,6 +142,10 @@ void sib_gemma_layer_forward(const sib_gemma *g, int i, const sib_step *st, floa
 
     op->rms_norm(st->dev, x, h, w->in_norm, rows, hidden, g->eps);
     attention(g, w, st, x, r);
+    if (r->keys_only) {
+        st->arena->top = mark;
+        return;
+    }
     sib_step_trace(st, "attn_out", i, x, rows, hidden);
     op->rms_norm_add(st->dev, h, x, w->post_attn_norm, rows, hidden, g->eps, 1.0f);
 

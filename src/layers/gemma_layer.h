@@ -63,6 +63,7 @@ typedef struct sib_gemma_rows {
     int n_spans;
     const int32_t *lo[2], *hi[2]; /* visible positions on sliding and full layers, host [n] */
     const float *cs[2];           /* device rotation angles, sliding and full */
+    bool keys_only;               /* the layer stores keys and values and leaves h alone */
 } sib_gemma_rows;
 
 /* Fills inv_freq and rope for one layer kind (gemma4.md 2.6). `proportional`: exponent over head_dim, only

@@ -48,15 +48,21 @@ sib_status sib_load_linear(sib_loader *l, sib_linear *out, int n_out, int n_in, 
 /* A table that is only looked up (embedding rows): not part of a token's cost. */
 sib_status sib_load_table(sib_loader *l, sib_linear *out, int n_out, int n_in, sib_err *err, const char *fmt, ...)
     SIB_PRINTF(6, 7);
+/* As sib_load_linear; a matrix stored plain is quantized to `bits` in groups of 64 first (MLX's affine scheme). bits 0: as stored. */
+sib_status sib_load_linear_bits(sib_loader *l, sib_linear *out, int n_out, int n_in, int bits, sib_err *err, const char *fmt, ...)
+    SIB_PRINTF(7, 8);
+/* Tensor `name` that is stored [n_in, n_out] (x W instead of x W^T), kept in float32. */
+sib_status sib_load_transposed(sib_loader *l, sib_linear *out, int n_out, int n_in, sib_err *err, const char *fmt, ...)
+    SIB_PRINTF(6, 7);
 /* n_experts matrices stacked in one tensor. */
 sib_status sib_load_experts(sib_loader *l, sib_linear *out, int n_experts, int n_out, int n_in, sib_err *err,
                             const char *fmt, ...) SIB_PRINTF(7, 8);
+/* n_experts matrices, one module each: PREFIX.0.SUFFIX, PREFIX.1.SUFFIX, ... */
+sib_status sib_load_expert_list(sib_loader *l, sib_linear *out, int n_experts, int n_out, int n_in, const char *suffix,
+                                sib_err *err, const char *fmt, ...) SIB_PRINTF(8, 9);
 /* `n` matrices [n_out, n_in] stacked in one tensor, as one matrix of n * n_out rows (position tables). */
 sib_status sib_load_stack(sib_loader *l, sib_linear *out, int n, int n_out, int n_in, sib_err *err, const char *fmt, ...)
     SIB_PRINTF(7, 8);
-/* n_experts matrices from modules of their own, NAME.0.SUFFIX ... NAME.n-1.SUFFIX. */
-sib_status sib_load_expert_list(sib_loader *l, sib_linear *out, int n_experts, int n_out, int n_in, const char *suffix, sib_err *err,
-                                const char *fmt, ...) SIB_PRINTF(8, 9);
 /* A matrix that the caller described: a slice, or values put together at load. A token reads `share` of it. */
 sib_status sib_load_matrix(sib_loader *l, sib_linear *out, const sib_matrix_src *src, double share, sib_err *err);
 /* Rows [first, first + n_out) of each expert of a tensor with `all` rows an expert (fused gate_up). */
@@ -64,6 +70,9 @@ sib_status sib_load_expert_rows(sib_loader *l, sib_linear *out, int n_experts, i
                                 sib_err *err, const char *fmt, ...) SIB_PRINTF(9, 10);
 /* Full tensor name; device f32 [n], every value times `factor`. */
 sib_status sib_load_vector(sib_loader *l, const float **out, int64_t n, float factor, sib_err *err, const char *fmt, ...)
+    SIB_PRINTF(6, 7);
+/* A norm's weight, every value plus `add`: 1 where the file stores it zero-centred. */
+sib_status sib_load_norm(sib_loader *l, const float **out, int64_t n, float add, sib_err *err, const char *fmt, ...)
     SIB_PRINTF(6, 7);
 /* The same into host memory of the caller. */
 sib_status sib_load_host(sib_loader *l, float *out, int64_t n, sib_err *err, const char *fmt, ...) SIB_PRINTF(5, 6);

@@ -83,7 +83,10 @@ sib_status sib_cpu_device_new(sib_device **out, const sib_cpu_options *o, sib_er
 #if __has_include("kernels/vector.h")
     sib_cpu_vector_ops(&c->ops);
     sib_cpu_head_ops(&c->ops);
+    sib_cpu_draft_ops(&c->ops);
 #endif
+    sib_cpu_delta_ops(&c->ops);
+    sib_cpu_denoise_ops(&c->ops);
     c->base.ops = &c->ops;
     c->base.numerics = o->numerics;
     sib_kernels_init(&c->k, sib_cpu_level());

@@ -5,6 +5,9 @@
  *   cpu.c            creation, memory, sync
  *   cpu_matmul.c     matrix_*, linear, linear_glu, embed, moe
  *   cpu_attention.c  kv_*, attend
+ *   cpu_delta.c      gated_delta, add_gated
+ *   cpu_head.c       centroid_argmax
+ *   cpu_draft.c      two_tap, dots, top_k
  *   cpu_sparse.c     index_select, moe_route_sigmoid
  *   cpu_vector.c     norms, rotary embedding, elementwise, moe_route, argmax
  *
@@ -50,6 +53,10 @@ void sib_cpu_attention_ops(sib_ops *ops);
 sib_status sib_cpu_attention_init(sib_cpu *c, sib_err *err); /* the scratch block */
 void sib_cpu_vector_ops(sib_ops *ops);
 void sib_cpu_head_ops(sib_ops *ops);
+void sib_cpu_delta_ops(sib_ops *ops);
+void sib_cpu_draft_ops(sib_ops *ops);
 void sib_cpu_sparse_ops(sib_ops *ops);
+void sib_cpu_denoise_ops(sib_ops *ops);
+const sib_packed *sib_cpu_matrix_view(const sib_matrix *m); /* of its first expert */
 
 #endif

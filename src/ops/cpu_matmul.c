@@ -64,6 +64,11 @@ static sib_matmul_fn kernel_for(const sib_cpu *c, const sib_packed *w, int way)
     return c->k.matmul.run[prep_of(way)][w->packing];
 }
 
+const sib_packed *sib_cpu_matrix_view(const sib_matrix *m)
+{
+    return &m->view;
+}
+
 static sib_packed expert_view(const sib_matrix *m, int e)
 {
     sib_packed v = m->view;

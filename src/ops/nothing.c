@@ -89,6 +89,17 @@ static void moe_route(sib_device *d, int32_t *idx, float *weight, const float *s
     (void)d, (void)idx, (void)weight, (void)scores, (void)per_expert, (void)rows, (void)n, (void)top_k;
 }
 
+static void gated_delta(sib_device *d, float *y, const float *u, const float *z, const float *a, const float *b, const sib_delta *g,
+                        const sib_delta_span *spans, int n_spans, float *scratch)
+{
+    (void)d, (void)y, (void)u, (void)z, (void)a, (void)b, (void)g, (void)spans, (void)n_spans, (void)scratch;
+}
+
+static void add_gated(sib_device *d, float *y, const float *x, const float *gate, int rows, int n)
+{
+    (void)d, (void)y, (void)x, (void)gate, (void)rows, (void)n;
+}
+
 static void moe_route_sigmoid(sib_device *d, int32_t *idx, float *weight, const float *logits, const sib_sigmoid_route *r, int rows)
 {
     (void)d, (void)idx, (void)weight, (void)logits, (void)r, (void)rows;
@@ -170,6 +181,41 @@ static void copy_rows(sib_device *d, float *y, int64_t y_stride, const float *x,
     (void)d, (void)y, (void)y_stride, (void)x, (void)x_stride, (void)rows, (void)n;
 }
 
+static void two_tap(sib_device *d, float *y, const float *x, const float *base, const float *delta, int64_t delta_stride, int group,
+                    const int32_t *in_block, int rows, int n, const float *residual)
+{
+    (void)d, (void)y, (void)x, (void)base, (void)delta, (void)delta_stride, (void)group, (void)in_block, (void)rows, (void)n, (void)residual;
+}
+
+static void dots(sib_device *d, float *y, const float *a, const float *x, int rows, int n)
+{
+    (void)d, (void)a, (void)x, (void)n;
+    for (int r = 0; r < rows; r++) y[r] = 0;
+}
+
+static void top_k(sib_device *d, int32_t *ids, float *values, const float *x, int rows, int n, int k)
+{
+    (void)d, (void)x, (void)n;
+    for (int i = 0; i < rows * k; i++) {
+        ids[i] = i % k;
+        values[i] = 0;
+    }
+}
+
+static void soft_embed(sib_device *d, float *y, const sib_matrix *table, const float *x, const float *t, int rows, float scale, float *scratch)
+{
+    (void)d, (void)y, (void)table, (void)x, (void)t, (void)rows, (void)scale, (void)scratch;
+}
+
+static void choose(sib_device *d, const sib_choose *c, const float *x, int rows, int n)
+{
+    (void)d, (void)x, (void)n;
+    for (int r = 0; r < rows; r++) {
+        c->best[r] = c->proposal[r] = 0;
+        c->entropy[r] = c->confidence[r] = 0;
+    }
+}
+
 static void argmax(sib_device *d, int32_t *ids, const float *x, int rows, int n)
 {
     (void)d, (void)x, (void)n;
@@ -198,6 +244,8 @@ static const sib_ops nothing_ops = {
     .embed = embed,
     .moe = moe,
     .moe_route = moe_route,
+    .gated_delta = gated_delta,
+    .add_gated = add_gated,
     .moe_route_sigmoid = moe_route_sigmoid,
     .index_select = index_select,
     .rms_norm = rms_norm,
@@ -218,6 +266,11 @@ static const sib_ops nothing_ops = {
     .mul_row = by_row,
     .add_row = by_row,
     .copy_rows = copy_rows,
+    .two_tap = two_tap,
+    .dots = dots,
+    .top_k = top_k,
+    .soft_embed = soft_embed,
+    .choose = choose,
     .argmax = argmax,
     .centroid_argmax = centroid_argmax,
 };

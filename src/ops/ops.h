@@ -21,7 +21,7 @@
 #include "tensor/matrix.h"
 
 typedef enum sib_numerics { SIB_NUM_F32, SIB_NUM_BF16, SIB_NUM_INT8 } sib_numerics;
-typedef enum sib_act { SIB_ACT_GELU_TANH, SIB_ACT_SILU } sib_act;
+typedef enum sib_act { SIB_ACT_GELU_TANH, SIB_ACT_SILU, SIB_ACT_SIGMOID } sib_act; /* sigmoid: a gate, no activation */
 
 typedef struct sib_device sib_device;
 typedef struct sib_matrix sib_matrix; /* a packed weight matrix, opaque; see matrix_* below */
@@ -73,6 +73,46 @@ typedef struct sib_rope {
     int first;    /* index of the first rotated element in the head */
 } sib_rope;
 
+/* ---- gated delta rule (qwen3_5.md 2.3) -----------------------------------------------------
+ * Per row: c = silu(conv(u)); q, k, v = c by heads; q and k l2-normed per head; the recurrence on the state of each
+ * value head; RMSNorm of its output times `norm`; times silu(z). u is [rows][conv_dim], conv_dim = 2 n_k_heads k_dim +
+ * n_v_heads v_dim (all q heads, all k heads, all v heads). Serial per token: output and state at a position have the same
+ * bits however the tokens before it were cut into calls. */
+typedef struct sib_delta {
+    int n_k_heads, n_v_heads; /* value head h reads q and k of head h / (n_v_heads / n_k_heads) */
+    int k_dim, v_dim;         /* at most SIB_DELTA_DIM */
+    int taps;                 /* of the convolution, 2 .. SIB_DELTA_TAPS                         */
+    float eps;
+    /* device */
+    const float *conv;    /* [taps][conv_dim]; the last tap multiplies the current row */
+    const float *a_neg;   /* [n_v_heads] -exp(A_log)                                   */
+    const float *dt_bias; /* [n_v_heads]                                               */
+    const float *norm;    /* [v_dim]                                                   */
+} sib_delta;
+
+#define SIB_DELTA_DIM  512
+#define SIB_DELTA_TAPS 8
+
+/* Consecutive rows of one sequence and its state before and after them; in and out must not overlap. The values of a
+ * state [n_v_heads][k_dim][v_dim] lie in the device's own order. */
+typedef struct sib_delta_span {
+    const float *conv_in;  /* device [taps - 1][conv_dim]: the last rows of u, oldest first; NULL: zeros */
+    const float *state_in; /* device; NULL: zeros                                                        */
+    float *conv_out, *state_out;
+    int row0, n_rows;
+} sib_delta_span;
+
+static inline int sib_delta_conv_dim(const sib_delta *g)
+{
+    return 2 * g->n_k_heads * g->k_dim + g->n_v_heads * g->v_dim;
+}
+
+/* Floats of scratch that a row takes. */
+static inline int sib_delta_scratch(const sib_delta *g)
+{
+    return sib_delta_conv_dim(g) + 2 * g->n_v_heads;
+}
+
 /* ---- experts ---------------------------------------------------------------------------- */
 typedef struct sib_moe {
     const sib_matrix *gate, *up, *down; /* n_experts each; [ffn, hidden], [ffn, hidden], [hidden, ffn] */
@@ -107,6 +147,20 @@ typedef struct sib_centroid_head {
     const int32_t *ordering; /* device [n_centroids][n_vocab / n_centroids] ids     */
     int n_vocab, hidden, n_centroids, top;
 } sib_centroid_head;
+
+/* ---- block diffusion (diffusion_gemma.md 3.2 - 3.5) ----------------------------------------
+ * Row r of logits x becomes the distribution P = softmax(x / t[r]), x / t a division. */
+typedef struct sib_choose {
+    const float *t;      /* above 0 */
+    const float *second; /* divides x / t once more for the proposal; 0: the proposal is the best token */
+    const double *u;     /* in [0, 1): the proposal is the first id, ascending, at which the distribution function exceeds u */
+    int32_t *best;       /* id of the highest logit, the lowest among equals; -1: the row is not finite */
+    int32_t *proposal;
+    float *entropy;      /* -sum P log P, natural logarithm */
+    float *confidence;   /* P of the proposal */
+} sib_choose;
+
+#define SIB_SOFT_SCRATCH 2080 /* floats a row: 2048 probabilities, then the row's maximum and sum */
 
 typedef struct sib_ops {
     const char *name; /* "cpu" */
@@ -148,6 +202,13 @@ typedef struct sib_ops {
      * index), renormalised to sum 1, times per_expert[idx] where given (f32 [n] or NULL). Ordered by falling score. */
     void (*moe_route)(sib_device *d, int32_t *idx, float *weight, const float *scores, const float *per_expert,
                       int rows, int n, int top_k);
+
+    /* y[rows][n_v_heads][v_dim] of u, z [rows][n_v_heads][v_dim], a and b [rows][n_v_heads]; y NULL (z is not read then): only
+     * the states. Spans (host) follow one another from row 0; scratch: device [rows][sib_delta_scratch(g)]. */
+    void (*gated_delta)(sib_device *d, float *y, const float *u, const float *z, const float *a, const float *b,
+                        const sib_delta *g, const sib_delta_span *spans, int n_spans, float *scratch);
+    /* y[r] += sigmoid(gate[r]) * x[r], rows of n (a shared expert behind its scalar gate). */
+    void (*add_gated)(sib_device *d, float *y, const float *x, const float *gate, int rows, int n);
 
     /* The same by sigmoid: logits [rows][n]. */
     void (*moe_route_sigmoid)(sib_device *d, int32_t *idx, float *weight, const float *logits, const sib_sigmoid_route *r, int rows);
@@ -197,6 +258,23 @@ typedef struct sib_ops {
     /* Copies rows x n values between strided matrices (strides in floats). */
     void (*copy_rows)(sib_device *d, float *y, int64_t y_stride, const float *x, int64_t x_stride, int rows, int n);
 
+    /* Convolution over the rows of a block (dflash2.md 7.1): y[r][c] = residual[r][c] + (base[0][c] + d[0][g]) x[r][c] + (base[1][c] +
+     * d[1][g]) x[r-1][c], g = c / group, base [2][n], d[t][g] = delta[r * delta_stride + t * n / group + g]. A row with in_block[r] = 0
+     * (host) has no row before it. residual: NULL, or y itself, or another matrix; y is not x. */
+    void (*two_tap)(sib_device *d, float *y, const float *x, const float *base, const float *delta, int64_t delta_stride, int group,
+                    const int32_t *in_block, int rows, int n, const float *residual);
+    /* y[r] = sum_i a[i] * x[r][i], rows of one vector each, to HOST; added in index order, in f32. */
+    void (*dots)(sib_device *d, float *y, const float *a, const float *x, int rows, int n);
+    /* The k highest values of each row (ties: lower index; NaN counts as lowest) by falling value, to HOST ids and values [rows][k]. */
+    void (*top_k)(sib_device *d, int32_t *ids, float *values, const float *x, int rows, int n, int k);
+
+    /* y[rows][in] = scale * sum over v of p[r][v] E[v], p[r] = softmax(x[r] / t) over the table's rows, x [rows][out], t [rows] host:
+     * soft embeddings (diffusion_gemma.md 2.5). p is rounded to bf16 in modes bf16 and int8; sums over ascending v in f32.
+     * scratch: device [rows][SIB_SOFT_SCRATCH]. */
+    void (*soft_embed)(sib_device *d, float *y, const sib_matrix *table, const float *x, const float *t, int rows, float scale,
+                       float *scratch);
+    /* What a denoising step asks of each row of logits x [rows][n]; arrays of `c` are HOST [rows]. */
+    void (*choose)(sib_device *d, const sib_choose *c, const float *x, int rows, int n);
     /* Highest value of each row, ties to the lowest index, to HOST ids. */
     void (*argmax)(sib_device *d, int32_t *ids, const float *x, int rows, int n);
     /* Best token of the candidates under the `top` best centroids (ties: lower index) of scores [rows][n_centroids], to HOST ids;

@@ -21,6 +21,7 @@ typedef struct sib_rgb {
 typedef struct sib_image_port {
     int32_t image_id, boi_id, eoi_id; /* the placeholder, and what stands before and after its rows */
     bool bidirectional;               /* a picture's rows see each other: they go into one call     */
+    bool everywhere;                  /* with bidirectional: on every layer and beyond the window, not on sliding layers only */
     int default_budget, max_budget;   /* soft tokens a picture may take                             */
     /* Soft tokens of a picture of this size, 1 .. budget. SIB_EUNSUPPORTED, naming the size, when the model has no
      * place for it; SIB_EARG for a budget outside 1 .. max_budget. */

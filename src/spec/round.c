@@ -62,6 +62,12 @@ void sib_round_free(sib_round *r)
     free(r);
 }
 
+void sib_round_set_chunk(sib_round *r, int rows)
+{
+    int most = r->model->facts.max_rows;
+    r->chunk = rows < 1 ? 1 : rows > most ? most : rows;
+}
+
 static bool decoding(const sib_lane *l)
 {
     return l->n_tokens - l->n_done == 1;
@@ -131,7 +137,7 @@ static void add_soft(sib_round *r, const sib_lane *l, sib_part *part)
         if (first >= last) continue;
         int hidden = r->model->facts.hidden;
         r->soft[r->n_soft++] = (sib_soft){.first = first - from, .n = last - first,
-                                          .features = span->features + (size_t)(first - span->pos) * hidden, .bidirectional = span->bidirectional};
+                                          .features = span->features + (size_t)(first - span->pos) * hidden, .bidirectional = span->bidirectional, .everywhere = span->everywhere};
         part->n_soft++;
     }
 }

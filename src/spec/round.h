@@ -19,7 +19,7 @@
 typedef struct sib_soft_span {
     int pos, n;
     const float *features; /* device [n][hidden] */
-    bool bidirectional;
+    bool bidirectional, everywhere; /* ports/model.h, sib_soft */
 } sib_soft_span;
 
 /* One request. The caller owns everything; `tokens` has room for n_tokens + SIB_ROUND_EMIT more. */
@@ -50,6 +50,8 @@ typedef struct sib_round sib_round;
 /* Workspace for up to n_lanes lanes on this model; drafter may be NULL. chunk: prompt rows a lane adds to a round. */
 sib_status sib_round_new(sib_round **out, sib_model *model, sib_drafter *drafter, int n_lanes, int chunk, sib_err *err);
 void sib_round_free(sib_round *r);
+/* Prompt rows a lane adds from now on, 1 .. the model's max_rows; changes how long a round takes, never what it emits. */
+void sib_round_set_chunk(sib_round *r, int rows);
 
 /* Advances every lane by one round. After an error the lanes' sequences must be freed. */
 sib_status sib_round_step(sib_round *r, sib_lane *const *lanes, int n, sib_err *err);

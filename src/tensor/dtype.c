@@ -119,3 +119,24 @@ bool sib_to_f32(float *out, const void *in, sib_dtype t, size_t n)
     default: return false;
     }
 }
+
+/* Not finite is: every exponent bit is set. */
+int64_t sib_first_not_finite(const void *values, sib_dtype dtype, int64_t n)
+{
+    const unsigned char *p = values;
+    if (dtype == SIB_F32) {
+        uint32_t v;
+        for (int64_t i = 0; i < n; i++) {
+            memcpy(&v, p + 4 * i, 4);
+            if ((v & 0x7F800000u) == 0x7F800000u) return i;
+        }
+    } else if (dtype == SIB_BF16 || dtype == SIB_F16) {
+        unsigned exponent = dtype == SIB_BF16 ? 0x7F80u : 0x7C00u;
+        uint16_t v;
+        for (int64_t i = 0; i < n; i++) {
+            memcpy(&v, p + 2 * i, 2);
+            if ((v & exponent) == exponent) return i;
+        }
+    }
+    return -1;
+}

@@ -49,4 +49,7 @@ float sib_f32_of_e8m0(uint8_t b);    /* 2^(b-127); 255 is NaN */
  * (integers of 64 bits, sub-byte types). */
 bool sib_to_f32(float *out, const void *in, sib_dtype t, size_t n);
 
+/* Index of the first NaN or infinity among n values of a float type at any alignment, -1 when there is none. */
+int64_t sib_first_not_finite(const void *values, sib_dtype dtype, int64_t n);
+
 #endif

@@ -140,17 +140,40 @@ static void add_all(sib_tr *r, sib_tdict *to, const sib_tdict *from)
     for (size_t i = 0; i < from->n; i++) sib_tdict_set(r, to, from->e[i].key, from->e[i].value);
 }
 
+/* Takes the marks of a plain word away. */
+static void trust_word(sib_tr *r, sib_tv v)
+{
+    if (v.type != TV_STR || v.u.s.n == 0 || v.u.s.n > 64) return;
+    for (size_t i = 0; i < v.u.s.n; i++) {
+        char c = v.u.s.p[i];
+        bool word = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+        if (!word) return;
+    }
+    sib_tunmark(r, sib_tv_text(v));
+}
+
+static void trust_words(sib_tr *r, const sib_tdict *d)
+{
+    for (size_t i = 0; i < d->n; i++) trust_word(r, d->e[i].value);
+}
+
 /* Variables of one rendering; *tools tells whether the request has some. */
 static sib_status fill(const sib_chat *c, sib_template_vars *v, sib_str context, bool *tools, sib_err *err)
 {
     sib_tr *r = &v->mem;
     if (setjmp(r->jump)) return sib_tr_report(r, (sib_str){0}, "chat request", NULL, err);
+    r->mark_foreign = r->mark_made = true; /* all that is read here */
     sib_tv request = sib_tjson_parse(r, context);
     if (request.type != TV_DICT) sib_tfail(r, SIB_TEMPLATE_RUNTIME, "a JSON object with \"messages\" is expected");
     sib_tv messages = member(request, "messages"), more = member(request, "chat_template_kwargs");
     if (messages.type != TV_LIST) sib_tfail(r, SIB_TEMPLATE_RUNTIME, "\"messages\" must be a list");
     sib_tlist out = {0};
-    for (size_t i = 0; i < messages.u.list->n; i++) sib_tlist_add(r, &out, prepared_message(r, c, messages.u.list->v[i], i));
+    for (size_t i = 0; i < messages.u.list->n; i++) {
+        sib_tlist_add(r, &out, prepared_message(r, c, messages.u.list->v[i], i));
+        trust_word(r, member(messages.u.list->v[i], "role"));
+    }
+    trust_words(r, request.u.dict);
+    if (more.type == TV_DICT) trust_words(r, more.u.dict);
     add_all(r, &v->dict, &c->base->dict);
     for (size_t i = 0; i < request.u.dict->n; i++)
         if (!sib_str_is(sib_tv_text(request.u.dict->e[i].key), "chat_template_kwargs"))
@@ -161,15 +184,38 @@ static sib_status fill(const sib_chat *c, sib_template_vars *v, sib_str context,
     return SIB_OK;
 }
 
-sib_status sib_chat_render_with(const sib_chat *c, sib_str context, const sib_template_options *opt, sib_buf *out, sib_template_fault *fault, sib_err *err)
+/* `marks` may be NULL. */
+static sib_status render(const sib_chat *c, sib_str context, const sib_template_options *opt, sib_template_marks *marks, sib_buf *out,
+                         sib_template_fault *fault, sib_err *err)
 {
     sib_template_vars *v;
     bool tools = false;
     if (c->problem.status != SIB_OK) return sib_fail(err, c->problem.status, "%s", c->problem.message);
     SIB_TRY(sib_template_vars_new(&v, err));
+    v->mem.marks = marks;
     sib_status s = fill(c, v, context, &tools, err);
     if (s == SIB_OK) s = sib_template_render(tools && c->tools ? c->tools : c->plain, v, opt, out, fault, err);
     sib_template_vars_free(v);
+    return s;
+}
+
+sib_status sib_chat_render_with(const sib_chat *c, sib_str context, const sib_template_options *opt, sib_buf *out, sib_template_fault *fault, sib_err *err)
+{
+    return render(c, context, opt, NULL, out, fault, err);
+}
+
+sib_status sib_chat_render_given(const sib_chat *c, sib_str context, sib_buf *out, sib_spans *given, sib_err *err)
+{
+    sib_template_marks *marks;
+    size_t base = out->n;
+    SIB_TRY(sib_template_marks_new(&marks, err));
+    sib_status s = render(c, context, NULL, marks, out, NULL, err);
+    if (s == SIB_OK) sib_template_marks_spans(marks, base, given);
+    if (s == SIB_OK && given->failed) {
+        out->n = base;
+        s = sib_nomem(err, "parts of a prompt");
+    }
+    sib_template_marks_free(marks);
     return s;
 }
 

@@ -36,6 +36,11 @@ bool sib_chat_takes_images(const sib_chat *c);
 /* `context`: a JSON object with "messages" and any other variables. Appends to `out`. An exception that the template
  * raises is SIB_EARG with its message as the sentence. */
 sib_status sib_chat_render(const sib_chat *c, sib_str context, sib_buf *out, sib_err *err);
+/* The same, and `given` gets the parts of the new text (as offsets into `out`) that stand there because the request
+ * says so: copied or made from its strings, whatever the template did with them. Roles, and settings beside the
+ * messages, that are one plain word ("user", "high") do not count: templates build their own tokens with these.
+ * Encoded with sib_tokenizer_encode_given, what a client wrote cannot become a special token. */
+sib_status sib_chat_render_given(const sib_chat *c, sib_str context, sib_buf *out, sib_spans *given, sib_err *err);
 /* With the limits and the time of `opt`, and details of a template's failure in `fault`; each may be NULL. */
 sib_status sib_chat_render_with(const sib_chat *c, sib_str context, const sib_template_options *opt, sib_buf *out,
                                 sib_template_fault *fault, sib_err *err);

@@ -261,12 +261,18 @@ static void push_byte(sib_decoding *d, const sib_decoder *z, char byte, bool eac
     settle(d, z, each, false, out);
 }
 
+static bool in_alphabet(sib_str s)
+{
+    for (size_t i = 0, len; i < s.n; i += len)
+        if (sib_byte_of_alphabet(sib_utf8_next(s.p + i, s.n - i, &len)) < 0) return false;
+    return true;
+}
+
 /* A byte-level token is bytes if all its characters are in the alphabet, else plain text. */
 static void push_byte_level(sib_decoding *d, const sib_decoder *z, sib_str s, sib_buf *out)
 {
     size_t len;
-    bool all = true;
-    for (size_t i = 0; all && i < s.n; i += len) all = sib_byte_of_alphabet(sib_utf8_next(s.p + i, s.n - i, &len)) >= 0;
+    bool all = in_alphabet(s);
     for (size_t i = 0; i < s.n; i += len) {
         len = 1;
         char byte = all ? (char)sib_byte_of_alphabet(sib_utf8_next(s.p + i, s.n - i, &len)) : s.p[i];
@@ -310,6 +316,30 @@ sib_status sib_decoding_push(sib_decoding *d, const sib_decoder *z, sib_str toke
         }
     }
     return out->failed ? sib_nomem(err, "detokenizer") : SIB_OK;
+}
+
+void sib_decoder_bytes(const sib_decoder *z, sib_str token, sib_buf *out)
+{
+    sib_buf text = {0}, spare = {0};
+    for (size_t i = 0; i < z->n; i++) {
+        spare.n = 0;
+        run_step(&z->steps[i], false, token, &spare);
+        sib_buf t = text;
+        text = spare;
+        spare = t;
+        token = sib_buf_view(&text);
+    }
+    int byte = z->bytes == BYTE_FALLBACK ? byte_of_token(token) : -1;
+    if (byte >= 0) {
+        sib_buf_addc(out, (char)byte);
+    } else if (z->bytes != BYTE_LEVEL || !in_alphabet(token)) {
+        sib_buf_add(out, token.p, token.n);
+    } else {
+        for (size_t i = 0, len; i < token.n; i += len) sib_buf_addc(out, (char)sib_byte_of_alphabet(sib_utf8_next(token.p + i, token.n - i, &len)));
+    }
+    out->failed |= text.failed || spare.failed;
+    sib_buf_deinit(&text);
+    sib_buf_deinit(&spare);
 }
 
 sib_status sib_decoding_end(sib_decoding *d, const sib_decoder *z, sib_buf *out, sib_err *err)

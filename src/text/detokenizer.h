@@ -36,4 +36,7 @@ sib_status sib_decoding_push(sib_decoding *d, const sib_decoder *z, sib_str toke
 /* Appends the rest and makes d ready for a new text. */
 sib_status sib_decoding_end(sib_decoding *d, const sib_decoder *z, sib_buf *out, sib_err *err);
 
+/* Appends the bytes that one token adds to a text which has begun: not always whole characters. */
+void sib_decoder_bytes(const sib_decoder *z, sib_str token, sib_buf *out);
+
 #endif

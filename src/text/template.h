@@ -22,6 +22,7 @@
 
 typedef struct sib_template sib_template;
 typedef struct sib_template_vars sib_template_vars;
+typedef struct sib_template_marks sib_template_marks;
 
 /* What went wrong, and the status that goes with it. */
 typedef enum sib_template_kind {
@@ -67,6 +68,13 @@ sib_status sib_template_vars_set_str(sib_template_vars *v, const char *name, sib
 sib_status sib_template_vars_set_json(sib_template_vars *v, const char *name, sib_str json, sib_err *err);
 /* Sets every member of a JSON object given as text. */
 sib_status sib_template_vars_set_all(sib_template_vars *v, sib_str json, sib_err *err);
+
+/* Which bytes of a rendering came from outside: the marks belong to one set of variables (template_internal.h says how
+ * these are given theirs), and every byte that a rendering copies from a marked one, or makes from it, is marked too. */
+sib_status sib_template_marks_new(sib_template_marks **out, sib_err *err);
+void sib_template_marks_free(sib_template_marks *m); /* after the variables */
+/* The marked parts of the last rendering, which began at offset `base` of its output. */
+void sib_template_marks_spans(const sib_template_marks *m, size_t base, sib_spans *out);
 
 /* Appends the text to `out`; on failure `out` is as before. For RAISED err->message is the message itself
  * (cut where it does not fit), else "name: line n: sentence". opt, fault and err may be NULL. */

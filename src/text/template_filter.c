@@ -962,7 +962,10 @@ sib_tv sib_tfilter_call(sib_tr *r, int filter, sib_tv in, const sib_targs *a)
     sib_twork(r, 0);
     if (!filters[filter].call) sib_tfail(r, SIB_TEMPLATE_UNSUPPORTED, "the filter '%s' is not supported", filters[filter].name);
     if (filters[filter].params) sib_tbind(r, filters[filter].name, a, filters[filter].params, filters[filter].need, args);
-    return filters[filter].call(r, in, args, a);
+    bool made = sib_tmade_by(r, in, a);
+    sib_tv v = filters[filter].call(r, in, args, a);
+    r->mark_made = made;
+    return v;
 }
 
 bool sib_ttest_call(sib_tr *r, int test, sib_tv in, const sib_targs *a)

@@ -12,7 +12,14 @@
  *   template_json.c    JSON to values, values to JSON
  *   template_parse.c   lexer and parser
  *   template_run.c     statements, expressions, attributes, calls
- *   template_filter.c  filters and tests */
+ *   template_filter.c  filters and tests
+ *
+ * Marks. A chat prompt must tell what its template wrote from what a client sent (template.h, sib_template_marks).
+ * While a run has marks, every chunk of its arena carries a shadow, one byte for each byte: 1 when it came from
+ * outside. Strings are copied by sib_tb_add, sib_tv_copy and emit() only, which copy the shadow along; slices share
+ * the bytes and so their shadow. Bytes that code makes rather than copies (a changed case, an escape) are marked while
+ * the operation that makes them reads something marked. A character of a value never goes through a buffer outside
+ * the arena, where its mark would be lost. */
 #ifndef SIB_TEXT_TEMPLATE_INTERNAL_H
 #define SIB_TEXT_TEMPLATE_INTERNAL_H
 
@@ -149,6 +156,12 @@ typedef struct sib_tb {
     size_t n, cap;
 } sib_tb;
 
+struct sib_template_marks {
+    struct sib_tchunk **v; /* chunks with a shadow, ascending by address; owned by their runs */
+    size_t n, cap;
+    sib_buf out; /* shadow of what a rendering has put out */
+};
+
 struct sib_tr {
     jmp_buf jump;
     sib_template_kind kind;
@@ -163,6 +176,8 @@ struct sib_tr {
     int64_t (*clock)(void *self);
     void *clock_self;
     int nest, calls, levels;
+    sib_template_marks *marks;      /* NULL: nothing is marked                       */
+    bool mark_foreign, mark_made; /* marks of bytes from outside the arenas, of bytes that code makes */
     /* rendering */
     const sib_template *tmpl;
     const sib_tdict *vars;
@@ -182,6 +197,13 @@ void sib_tr_restart(sib_tr *r); /* steps and time anew, the arena stays */
 void sib_tr_deinit(sib_tr *r); /* frees the arena */
 /* Reports a failure that came back through setjmp; source may be empty. Returns its status. */
 sib_status sib_tr_report(const sib_tr *r, sib_str source, const char *name, sib_template_fault *fault, sib_err *err);
+/* Marks what is made from `v` from now on when it holds something marked; gives what mark_made was, to be put back. */
+bool sib_tmade_from(sib_tr *r, sib_tv v);
+bool sib_tmade_by(sib_tr *r, sib_tv in, const sib_targs *a); /* the same for a call's object and arguments */
+void sib_tunmark(sib_tr *r, sib_str s);
+void sib_tmark_copy(sib_tr *r, const char *to, const char *from, size_t n); /* bytes were copied: so are their marks */
+void sib_tmark_out(sib_tr *r, sib_str s);    /* the same for bytes that went to the output */
+void sib_tmark_taken(sib_tr *r, sib_str s, size_t mark); /* and for those taken back from output offset `mark` on */
 _Noreturn void sib_tfail(sib_tr *r, sib_template_kind kind, const char *fmt, ...) SIB_PRINTF(3, 4);
 _Noreturn void sib_tundefined(sib_tr *r, sib_tv v); /* "'x' is undefined", or a security failure */
 void *sib_talloc(sib_tr *r, size_t bytes);          /* 16-byte aligned, not zeroed */

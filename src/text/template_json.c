@@ -268,9 +268,11 @@ static void dump_string(writer *w, sib_str s)
             (void)snprintf(text, sizeof text, "\\u%04x", (unsigned)cp);
         else if (w->ascii && cp >= 0x10000)
             (void)snprintf(text, sizeof text, "\\u%04x\\u%04x", (unsigned)(0xD800 + ((cp - 0x10000) >> 10)), (unsigned)(0xDC00 + (cp & 0x3FF)));
-        else
-            memcpy(text, s.p + i, len), text[len] = 0;
-        sib_tb_add(&w->b, text, cp ? strlen(text) : 6);
+        else {
+            sib_tb_add(&w->b, s.p + i, len); /* straight from the value, whose marks come along */
+            continue;
+        }
+        sib_tb_add(&w->b, text, strlen(text));
     }
     sib_tb_addc(&w->b, '"');
 }

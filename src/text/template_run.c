@@ -82,12 +82,14 @@ static void emit(sib_tr *r, sib_str s)
         sib_tfail(r, SIB_TEMPLATE_LIMIT, "the output is longer than %zu bytes", r->max_out);
     sib_buf_add(r->out, s.p, s.n);
     if (r->out->failed) sib_tfail(r, SIB_TEMPLATE_NOMEM, "out of memory: output of a template");
+    sib_tmark_out(r, s);
 }
 
 /* What the output got since `mark`, taken back as a string. */
 static sib_tv taken(sib_tr *r, size_t mark)
 {
     sib_tv v = sib_tv_copy(r, (sib_str){r->out->p ? r->out->p + mark : "", r->out->n - mark});
+    sib_tmark_taken(r, sib_tv_text(v), mark);
     r->out->n = mark;
     return v;
 }
@@ -553,6 +555,7 @@ static sib_tv repeat(sib_tr *r, sib_tv v, sib_tv times)
     sib_twork(r, each * n);
     char *p = sib_talloc(r, each * n);
     for (size_t i = 0; i < n; i++) memcpy(p + i * each, v.type == TV_STR ? (const void *)v.u.s.p : (const void *)v.u.list->v, each);
+    for (size_t i = 0; v.type == TV_STR && i < n; i++) sib_tmark_copy(r, p + i * each, v.u.s.p, each);
     if (v.type != TV_STR) return sib_tv_list(r, (sib_ttype)v.type, (sib_tlist){(sib_tv *)(void *)p, v.u.list->n * n, v.u.list->n * n});
     sib_tv out = sib_tv_bytes(p, each * n);
     out.flag = v.flag;
@@ -895,6 +898,8 @@ sib_status sib_template_render(const sib_template *t, const sib_template_vars *v
     r.vars = &v->dict;
     r.out = out;
     r.out_base = out->n;
+    r.marks = v->mem.marks;
+    if (r.marks) r.marks->out.n = 0;
     sib_status s = SIB_OK;
     if (!setjmp(r.jump)) {
         (void)run_body(&r, &t->body, scope_new(&r, NULL));

@@ -521,7 +521,7 @@ static void put_number(sib_tr *r, sib_tb *b, const spec *f, char kind, sib_tv v)
     put_padded(b, f, sign, body, f->zero);
 }
 
-sib_tv sib_tformat(sib_tr *r, sib_tv format, sib_tv args)
+static sib_tv format_values(sib_tr *r, sib_tv format, sib_tv args)
 {
     sib_tb b = {.r = r};
     sib_str s = sib_tv_text(format);
@@ -586,6 +586,14 @@ sib_tv sib_tformat(sib_tr *r, sib_tv format, sib_tv args)
     sib_tv out = sib_tb_done(&b);
     out.flag = format.flag & TV_SAFE;
     return out;
+}
+
+sib_tv sib_tformat(sib_tr *r, sib_tv format, sib_tv args)
+{
+    bool made = sib_tmade_from(r, args);
+    sib_tv v = format_values(r, format, args);
+    r->mark_made = made;
+    return v;
 }
 
 /* str.format with plain fields: {} {0} {name}. */
@@ -928,7 +936,7 @@ static sib_tv sequence_method(sib_tr *r, sib_tv self, int what, const sib_tv *a)
     return sib_tv_int(found);
 }
 
-sib_tv sib_tmethod_call(sib_tr *r, sib_tv self, int number, const sib_targs *args)
+static sib_tv call_method(sib_tr *r, sib_tv self, int number, const sib_targs *args)
 {
     const method *m = &methods_of(self)[number];
     sib_tv a[3] = {sib_tv_of(TV_ABSENT), sib_tv_of(TV_ABSENT), sib_tv_of(TV_ABSENT)};
@@ -977,4 +985,12 @@ sib_tv sib_tmethod_call(sib_tr *r, sib_tv self, int number, const sib_targs *arg
         return format_fields(r, sib_tv_text(self), args);
     default: return self.flag & TV_SAFE ? safe_method(r, self, m->what, a) : str_method(r, self, m->what, a);
     }
+}
+
+sib_tv sib_tmethod_call(sib_tr *r, sib_tv self, int number, const sib_targs *args)
+{
+    bool made = sib_tmade_by(r, self, args);
+    sib_tv v = call_method(r, self, number, args);
+    r->mark_made = made;
+    return v;
 }

@@ -13,7 +13,8 @@
 
 typedef struct sib_tchunk {
     struct sib_tchunk *next;
-    size_t n, cap;
+    size_t n, cap;       /* with marks, `cap` bytes of shadow follow */
+    const sib_tr *owner; /* with marks: whose arena it is             */
     _Alignas(16) char p[];
 } sib_tchunk;
 
@@ -52,6 +53,11 @@ void sib_tr_restart(sib_tr *r)
 
 void sib_tr_deinit(sib_tr *r)
 {
+    sib_template_marks *m = r->marks;
+    size_t kept = 0;
+    for (size_t i = 0; m && i < m->n; i++)
+        if (m->v[i]->owner != r) m->v[kept++] = m->v[i];
+    if (m) m->n = kept;
     for (sib_tchunk *c = r->chunks; c;) {
         sib_tchunk *next = c->next;
         free(c);
@@ -107,6 +113,150 @@ sib_status sib_tr_report(const sib_tr *r, sib_str source, const char *name, sib_
     return sib_fail(err, s, "%s: %.*s", name, n, message.p);
 }
 
+/* ---- marks ----------------------------------------------------------------------------------------------- */
+
+/* First chunk of the list whose address is above `p`. */
+static size_t chunk_above(const sib_template_marks *m, const char *p)
+{
+    size_t lo = 0, hi = m->n;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if ((uintptr_t)m->v[mid] > (uintptr_t)p)
+            hi = mid;
+        else
+            lo = mid + 1;
+    }
+    return lo;
+}
+
+/* Lists a new chunk when the run has marks. */
+static bool shadow(sib_tr *r, sib_tchunk *c)
+{
+    sib_template_marks *m = r->marks;
+    if (!m) return true;
+    if (m->n == m->cap) {
+        size_t cap = m->cap ? 2 * m->cap : 16;
+        sib_tchunk **v = realloc(m->v, cap * sizeof(sib_tchunk *));
+        if (!v) return false;
+        m->v = v;
+        m->cap = cap;
+    }
+    size_t at = chunk_above(m, (const char *)c);
+    memmove(m->v + at + 1, m->v + at, (m->n - at) * sizeof(sib_tchunk *));
+    m->v[at] = c;
+    m->n++;
+    return true;
+}
+
+/* The shadow of a byte of an arena, NULL for any other byte. */
+static char *shadow_of(const sib_template_marks *m, const char *p)
+{
+    size_t at = chunk_above(m, p);
+    if (at == 0) return NULL;
+    sib_tchunk *c = m->v[at - 1];
+    uintptr_t offset = (uintptr_t)p - (uintptr_t)c->p;
+    return (uintptr_t)p >= (uintptr_t)c->p && offset < c->cap ? c->p + c->cap + offset : NULL;
+}
+
+void sib_tmark_copy(sib_tr *r, const char *to, const char *from, size_t n)
+{
+    if (!r->marks || n == 0) return;
+    char *mine = shadow_of(r->marks, to), *theirs = shadow_of(r->marks, from);
+    if (!mine) return;
+    if (theirs)
+        memcpy(mine, theirs, n);
+    else
+        memset(mine, r->mark_foreign, n);
+}
+
+void sib_tunmark(sib_tr *r, sib_str s)
+{
+    char *mine = r->marks && s.n ? shadow_of(r->marks, s.p) : NULL;
+    if (mine) memset(mine, 0, s.n);
+}
+
+/* `n` bytes at `to` were made by code. */
+static void mark_made(sib_tr *r, const char *to, size_t n)
+{
+    char *mine = r->marks && n ? shadow_of(r->marks, to) : NULL;
+    if (mine) memset(mine, r->mark_made, n);
+}
+
+void sib_tmark_out(sib_tr *r, sib_str s)
+{
+    sib_template_marks *m = r->marks;
+    if (!m || s.n == 0) return;
+    const char *theirs = shadow_of(m, s.p);
+    if (!sib_buf_reserve(&m->out, s.n)) sib_tfail(r, SIB_TEMPLATE_NOMEM, "out of memory: output of a template");
+    if (theirs)
+        memcpy(m->out.p + m->out.n, theirs, s.n);
+    else
+        memset(m->out.p + m->out.n, 0, s.n);
+    m->out.n += s.n;
+}
+
+void sib_tmark_taken(sib_tr *r, sib_str s, size_t mark)
+{
+    if (!r->marks) return;
+    char *mine = s.n ? shadow_of(r->marks, s.p) : NULL;
+    if (mine) memcpy(mine, r->marks->out.p + (mark - r->out_base), s.n);
+    r->marks->out.n = mark - r->out_base;
+}
+
+bool sib_tmade_from(sib_tr *r, sib_tv v)
+{
+    bool before = r->mark_made;
+    if (!r->marks || before) return before;
+    switch (v.type) {
+    case TV_STR: {
+        const char *theirs = v.u.s.n ? shadow_of(r->marks, v.u.s.p) : NULL;
+        r->mark_made = theirs && memchr(theirs, 1, v.u.s.n);
+        break;
+    }
+    case TV_LIST: case TV_TUPLE: case TV_DICT: case TV_VIEW: case TV_ITER: case TV_NS:
+        r->mark_made = true; /* somewhere inside there may be something */
+        break;
+    default: break;
+    }
+    return before;
+}
+
+bool sib_tmade_by(sib_tr *r, sib_tv in, const sib_targs *a)
+{
+    bool before = sib_tmade_from(r, in);
+    for (size_t i = 0; a && i < a->n; i++) (void)sib_tmade_from(r, a->pos[i]);
+    for (size_t i = 0; a && i < a->n_kw; i++) (void)sib_tmade_from(r, a->kw[i].value);
+    return before;
+}
+
+sib_status sib_template_marks_new(sib_template_marks **out, sib_err *err)
+{
+    *out = calloc(1, sizeof **out);
+    return *out ? SIB_OK : sib_nomem(err, "marks of a template");
+}
+
+void sib_template_marks_free(sib_template_marks *m)
+{
+    if (!m) return;
+    free(m->v);
+    sib_buf_deinit(&m->out);
+    free(m);
+}
+
+void sib_template_marks_spans(const sib_template_marks *m, size_t base, sib_spans *out)
+{
+    for (size_t i = 0; i < m->out.n;) {
+        const char *p = memchr(m->out.p + i, 1, m->out.n - i);
+        if (!p) break;
+        size_t from = (size_t)(p - m->out.p);
+        const char *end = memchr(p, 0, m->out.n - from);
+        i = end ? (size_t)(end - m->out.p) : m->out.n;
+        sib_spans_add(out, base + from, i - from);
+    }
+}
+
+/* ---- memory ---------------------------------------------------------------------------------------------- */
+
 void *sib_talloc(sib_tr *r, size_t bytes)
 {
     if (bytes > r->max_bytes || r->max_bytes - bytes < r->bytes)
@@ -115,9 +265,15 @@ void *sib_talloc(sib_tr *r, size_t bytes)
     sib_tchunk *c = r->chunks;
     if (!c || c->cap - c->n < bytes) {
         size_t cap = bytes > CHUNK_BYTES / 4 ? bytes : CHUNK_BYTES;
-        c = malloc(sizeof *c + cap);
-        if (!c) sib_tfail(r, SIB_TEMPLATE_NOMEM, "out of memory: %zu bytes for a template", cap);
-        *c = (sib_tchunk){.next = r->chunks, .cap = cap};
+        c = r->marks ? calloc(1, sizeof *c + 2 * cap) : malloc(sizeof *c + cap);
+        if (!c || !shadow(r, c)) {
+            free(c);
+            sib_tfail(r, SIB_TEMPLATE_NOMEM, "out of memory: %zu bytes for a template", cap);
+        }
+        c->n = 0;
+        c->cap = cap;
+        c->owner = r;
+        c->next = r->chunks;
         r->chunks = c;
     }
     void *p = c->p + c->n;
@@ -144,6 +300,7 @@ static void *regrow(sib_tr *r, void *p, size_t bytes, size_t want)
     }
     void *q = sib_talloc(r, want);
     if (bytes) memcpy(q, p, bytes);
+    sib_tmark_copy(r, q, p, bytes);
     return q;
 }
 
@@ -179,13 +336,17 @@ void sib_tb_add(sib_tb *b, const char *p, size_t n)
 {
     if (!n) return;
     sib_twork(b->r, n);
-    memcpy(room(b, n), p, n);
+    char *to = room(b, n);
+    memcpy(to, p, n);
+    sib_tmark_copy(b->r, to, p, n);
     b->n += n;
 }
 
 void sib_tb_addc(sib_tb *b, char c)
 {
-    *room(b, 1) = c;
+    char *to = room(b, 1);
+    *to = c;
+    mark_made(b->r, to, 1);
     b->n++;
 }
 
@@ -198,7 +359,9 @@ void sib_tb_fill(sib_tb *b, char c, size_t n)
 {
     if (!n) return;
     sib_twork(b->r, n);
-    memset(room(b, n), c, n);
+    char *to = room(b, n);
+    memset(to, c, n);
+    mark_made(b->r, to, n);
     b->n += n;
 }
 
@@ -206,15 +369,18 @@ void sib_tb_cp(sib_tb *b, uint32_t cp)
 {
     char u[4];
     size_t n = sib_utf8_put(cp, u);
-    memcpy(room(b, n), u, n);
+    char *to = room(b, n);
+    memcpy(to, u, n);
+    mark_made(b->r, to, n);
     b->n += n;
 }
 
 sib_tv sib_tb_done(sib_tb *b)
 {
+    if (!b->p) return sib_tv_bytes("", 0);
     b->r->tail = b->p + b->n;
     b->r->tail_end = b->p + b->cap;
-    return sib_tv_bytes(b->p ? b->p : "", b->n);
+    return sib_tv_bytes(b->p, b->n);
 }
 
 /* ---- constructors ---------------------------------------------------------------------------------------- */
@@ -223,6 +389,7 @@ sib_tv sib_tv_copy(sib_tr *r, sib_str s)
 {
     char *p = sib_talloc(r, s.n ? s.n : 1);
     if (s.n) memcpy(p, s.p, s.n);
+    sib_tmark_copy(r, p, s.p, s.n);
     return sib_tv_bytes(p, s.n);
 }
 
@@ -671,6 +838,8 @@ sib_tv sib_tv_str(sib_tr *r, sib_tv v)
     if (v.type == TV_STR) return v;
     if (v.type == TV_UNDEF) return sib_tv_bytes("", 0);
     sib_tb b = {.r = r};
+    bool made = sib_tmade_from(r, v);
     sib_tv_repr(r, &b, v);
+    r->mark_made = made;
     return sib_tb_done(&b);
 }

@@ -123,10 +123,13 @@ bool sib_tokenizer_variable(const sib_tokenizer *t, size_t i, const char **name,
 
 typedef struct encoder {
     const sib_tokenizer *t;
-    bool plain;
+    const sib_text_span *plain; /* [n_plain] of the whole text: no special tokens there */
+    size_t n_plain;
+    bool section_plain; /* the section at hand holds bytes of a span                  */
     sib_buf normal; /* a section's normal form */
     sib_pieces pieces;
     sib_bpe_scratch scratch;
+    const char *start; /* of the whole text */
     sib_ids *out;
     sib_err *err;
 } encoder;
@@ -139,18 +142,18 @@ static sib_status encode_section(encoder *e, sib_str text, bool first)
     SIB_TRY(sib_pretokenizer_run(e->t->pretokenizer, &e->pieces, e->err));
     for (size_t i = 0; i < e->pieces.n; i++) {
         sib_str piece = {e->pieces.text.p + e->pieces.v[i].at, e->pieces.v[i].n};
-        SIB_TRY(sib_bpe_encode(&e->t->bpe, piece, e->plain ? e->t->barred : NULL, &e->scratch, e->out, e->err));
+        SIB_TRY(sib_bpe_encode(&e->t->bpe, piece, e->section_plain ? e->t->barred : NULL, &e->scratch, e->out, e->err));
     }
     return SIB_OK;
 }
 
-static sib_status between(encoder *e, const sib_added *set, sib_str text, bool first,
+static sib_status between(encoder *e, const sib_added *set, sib_str text, bool first, const sib_text_span *plain, size_t n_plain,
                           sib_status (*inner)(encoder *, sib_str, bool))
 {
-    sib_added_walk w = {.text = text};
+    sib_added_walk w = {.text = text, .plain = plain, .n_plain = n_plain};
     size_t from = 0, start, end;
     const sib_added_token *hit;
-    while ((hit = sib_added_next(set, &w, e->plain, &start, &end)) != NULL) {
+    while ((hit = sib_added_next(set, &w, &start, &end)) != NULL) {
         if (start > from) SIB_TRY(inner(e, (sib_str){text.p + from, start - from}, first && from == 0));
         sib_ids_add(e->out, hit->id);
         from = end;
@@ -158,16 +161,26 @@ static sib_status between(encoder *e, const sib_added *set, sib_str text, bool f
     return inner(e, (sib_str){text.p + from, text.n - from}, first && from == 0);
 }
 
-/* Text without tokens of the raw set. */
+/* Whether text[at..at + n) of the whole text overlaps a span; sections come in order, so passed spans are dropped. */
+static bool is_plain(encoder *e, size_t at, size_t n)
+{
+    while (e->n_plain && e->plain->at + e->plain->n <= at) e->plain++, e->n_plain--;
+    return e->n_plain && e->plain->at < at + n;
+}
+
+/* Text without tokens of the raw set. A normal form keeps no offsets, so a section that holds plain bytes is plain as
+ * a whole: checkpoints match their special tokens before the normalizer. */
 static sib_status encode_raw(encoder *e, sib_str text, bool first)
 {
     if (text.n == 0) return SIB_OK;
+    e->section_plain = is_plain(e, (size_t)(text.p - e->start), text.n);
     if (!sib_normalizer_is_identity(e->t->normalizer)) {
         e->normal.n = 0;
         SIB_TRY(sib_normalizer_run(e->t->normalizer, text, &e->normal, e->err));
         text = sib_buf_view(&e->normal);
     }
-    return between(e, &e->t->normalized, text, first, encode_section);
+    sib_text_span all = {0, text.n};
+    return between(e, &e->t->normalized, text, first, &all, e->section_plain ? 1 : 0, encode_section);
 }
 
 static sib_status check_utf8(sib_str text, sib_err *err)
@@ -180,16 +193,23 @@ static sib_status check_utf8(sib_str text, sib_err *err)
 
 sib_status sib_tokenizer_encode(const sib_tokenizer *t, sib_str text, unsigned flags, sib_ids *out, sib_err *err)
 {
+    sib_text_span all = {0, text.n};
+    sib_spans plain = {.v = &all, .n = flags & SIB_PLAIN_TEXT && text.n ? 1 : 0};
+    return sib_tokenizer_encode_given(t, text, &plain, flags, out, err);
+}
+
+sib_status sib_tokenizer_encode_given(const sib_tokenizer *t, sib_str text, const sib_spans *plain, unsigned flags, sib_ids *out, sib_err *err)
+{
     if (text.n > SIB_ENCODE_MAX_BYTES)
         return sib_fail(err, SIB_ECAPACITY, "a text of %zu bytes is too long to tokenize (at most %zu)", text.n,
                         SIB_ENCODE_MAX_BYTES);
     if (text.n == 0) text = SIB_STR(""); /* may be {NULL, 0} */
     SIB_TRY(check_utf8(text, err));
     size_t before = out->n;
-    encoder e = {.t = t, .plain = flags & SIB_PLAIN_TEXT, .out = out, .err = err};
+    encoder e = {.t = t, .plain = plain->v, .n_plain = plain->n, .start = text.p, .out = out, .err = err};
     if (flags & SIB_ADD_SPECIAL)
         for (size_t i = 0; i < t->prefix.n; i++) sib_ids_add(out, t->prefix.v[i]);
-    sib_status s = between(&e, &t->raw, text, true, encode_raw);
+    sib_status s = between(&e, &t->raw, text, true, plain->v, plain->n, encode_raw);
     if (flags & SIB_ADD_SPECIAL)
         for (size_t i = 0; i < t->suffix.n; i++) sib_ids_add(out, t->suffix.v[i]);
     if (s == SIB_OK && out->failed) s = sib_nomem(err, "token ids");
@@ -217,6 +237,12 @@ static sib_str printed_text(const sib_tokenizer *t, int32_t id)
     if (!added || !added->shown) return sib_tokenizer_piece(t, id);
     const sib_added_token *normal = &t->normalized.v[added->shown - 1];
     return (sib_str){normal->content, normal->n};
+}
+
+void sib_tokenizer_bytes(const sib_tokenizer *t, int32_t id, sib_buf *out)
+{
+    sib_str token = id >= 0 ? printed_text(t, id) : (sib_str){0};
+    if (token.p) sib_decoder_bytes(t->decoder, token, out);
 }
 
 sib_status sib_detok_new(sib_detok **out, const sib_tokenizer *t, unsigned flags, sib_err *err)

@@ -40,6 +40,10 @@ enum {
  * encode them without SIB_ADD_SPECIAL. */
 sib_status sib_tokenizer_encode(const sib_tokenizer *t, sib_str text, unsigned flags, sib_ids *out, sib_err *err);
 
+/* The same for a text of which some parts are user content: SIB_PLAIN_TEXT counts for every special token that overlaps
+ * one of the spans, and for no other (sib_chat_render_given finds the spans of a prompt). */
+sib_status sib_tokenizer_encode_given(const sib_tokenizer *t, sib_str text, const sib_spans *plain, unsigned flags, sib_ids *out, sib_err *err);
+
 enum { SIB_KEEP_SPECIAL = 1u << 0 /* print special tokens too */ };
 
 /* Appends the text of `ids`. An id that names no token (a gap, or padding of the model's
@@ -54,6 +58,9 @@ int32_t sib_tokenizer_id(const sib_tokenizer *t, sib_str token);
 /* Vocabulary text of an id as the file has it (byte-level tokens in their alphabet), borrowed
  * from t; {NULL, 0} when the id names no token. */
 sib_str sib_tokenizer_piece(const sib_tokenizer *t, int32_t id);
+/* Appends the bytes that a token adds to a text which has begun, not always whole characters: what masks of grammars and
+ * log-probabilities are about. Nothing for an id that names no token. */
+void sib_tokenizer_bytes(const sib_tokenizer *t, int32_t id, sib_buf *out);
 bool sib_tokenizer_is_special(const sib_tokenizer *t, int32_t id);
 
 /* From tokenizer_config.json; -1 when it names none or the vocabulary lacks it. */

@@ -82,15 +82,15 @@ static size_t lower(const sib_added *a, size_t lo, size_t hi, size_t depth, unsi
     return lo;
 }
 
-/* The longest token at text[at..]. */
-static const sib_added_token *longest(const sib_added *a, sib_str text, size_t at, bool plain)
+/* The longest token at text[at..]; special ones have at most `special` bytes. */
+static const sib_added_token *longest(const sib_added *a, sib_str text, size_t at, size_t special)
 {
     const sib_added_token *best = NULL;
     unsigned c = (unsigned char)text.p[at];
     size_t lo = a->first[c], hi = a->first[c + 1];
     for (size_t depth = 1; lo < hi; depth++) {
         for (bool taken = false; lo < hi && a->v[lo].n == depth; lo++) {
-            if (taken || (plain && a->v[lo].special)) continue;
+            if (taken || (a->v[lo].special && depth > special)) continue;
             best = &a->v[lo];
             taken = true;
         }
@@ -139,11 +139,18 @@ static size_t spaces_after(sib_added_walk *w, size_t at)
     return w->space_end = at;
 }
 
-const sib_added_token *sib_added_next(const sib_added *a, sib_added_walk *w, bool plain, size_t *start, size_t *end)
+/* Bytes from here to the next plain span; 0 inside of one. */
+static size_t until_plain(sib_added_walk *w)
+{
+    while (w->n_plain && w->plain->at + w->plain->n <= w->from) w->plain++, w->n_plain--;
+    return w->n_plain == 0 ? SIZE_MAX : w->plain->at > w->from ? w->plain->at - w->from : 0;
+}
+
+const sib_added_token *sib_added_next(const sib_added *a, sib_added_walk *w, size_t *start, size_t *end)
 {
     if (a->n == 0) return NULL;
     while (w->from < w->text.n) {
-        const sib_added_token *hit = longest(a, w->text, w->from, plain);
+        const sib_added_token *hit = longest(a, w->text, w->from, until_plain(w));
         if (!hit) {
             w->from++;
             continue;

@@ -40,12 +40,13 @@ typedef struct sib_added_walk {
     size_t from;             /* where the search goes on        */
     size_t done;             /* end of the last token reported  */
     size_t space, space_end; /* a run of white space found: not searched again */
+    const sib_text_span *plain; /* [n_plain] ascending: a special token that overlaps one is not looked for */
+    size_t n_plain;
 } sib_added_walk;
 
-/* The next token and its span, white space that it strips included; NULL: no more. `plain`:
- * special tokens are not looked for. As in the reference, white space that a token strips on
+/* The next token and its span, white space that it strips included; NULL: no more. As in the reference, white space that a token strips on
  * its right is searched for tokens all the same, so a span can begin before the end of the
  * one in front, and the text goes on behind the later one. */
-const sib_added_token *sib_added_next(const sib_added *a, sib_added_walk *w, bool plain, size_t *start, size_t *end);
+const sib_added_token *sib_added_next(const sib_added *a, sib_added_walk *w, size_t *start, size_t *end);
 
 #endif

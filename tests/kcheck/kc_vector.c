@@ -39,9 +39,9 @@ static void same(kc *c, const char *what, const float *got, const float *want, s
 
 /* ---- elementwise ------------------------------------------------------------------------ */
 
-enum { ADD, MUL, SCALE, CLAMP, SOFTCAP, GELU, SILU, N_ELEMENTWISE };
+enum { ADD, MUL, SCALE, CLAMP, SOFTCAP, GELU, SILU, SIGMOID, N_ELEMENTWISE };
 static const char *const elementwise_names[N_ELEMENTWISE] = {"add",     "mul",       "scale", "clamp",
-                                                             "softcap", "gelu_tanh", "silu"};
+                                                             "softcap", "gelu_tanh", "silu",  "sigmoid"};
 
 static void elementwise(const sib_vector_kernels *k, int op, float *y, const float *a, const float *b, size_t n)
 {
@@ -52,7 +52,7 @@ static void elementwise(const sib_vector_kernels *k, int op, float *y, const flo
     case SCALE: k->scale(y, a, -1.7f, count); break;
     case CLAMP: k->clamp(y, a, -0.5f, 0.25f, count); break;
     case SOFTCAP: k->softcap(y, a, 30.0f, count); break;
-    default: k->act_mul(y, a, b, count, op == SILU); break;
+    default: k->act_mul(y, a, b, count, op - GELU); break;
     }
 }
 
@@ -68,6 +68,10 @@ static void check_element(kc *c, int op, size_t i, float got, double a, double b
     case GELU:
         e = a / (1 + exp(-2 * u));
         if (fabs(e) > 1e-36 && fabs(e * b) > 1e-36) kc_ulp(c, "exact", i, got, e * b, 5.1 * (1 + fabs(u)) + 0.6);
+        break;
+    case SIGMOID:
+        e = 1 / (1 + exp(-a));
+        if (e > 1e-36 && fabs(e * b) > 1e-36) kc_ulp(c, "exact", i, got, e * b, 3.1);
         break;
     default:
         e = a / (1 + exp(-a));

@@ -29,6 +29,7 @@ static const kc_family *const families[] = {
 #endif
 #if __has_include("kernels/vector.h")
     &kc_vector,
+    &kc_delta,
 #endif
 };
 

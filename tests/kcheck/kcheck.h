@@ -45,6 +45,7 @@ typedef struct kc_family {
 extern const kc_family kc_matmul;
 extern const kc_family kc_attention;
 extern const kc_family kc_vector;
+extern const kc_family kc_delta;
 
 /* Announces a case and frees the last one's buffers; false: leave it out. */
 bool kc_begin(kc *c, const char *fmt, ...) SIB_PRINTF(2, 3);

@@ -94,7 +94,7 @@ static void step(cache *c, const text *t, int from, int n, float *out)
     sib_span s = {{c->pages, c->n_pages}, 0, n, from};
     c->d->ops->kv_append(c->d, &t->g, &s, 1, t->k + from * t->g.n_kv_heads * t->g.k_dim,
                          t->v + from * t->g.n_kv_heads * t->g.v_dim);
-    sib_attend a = {&s, 1, n, t->g, t->n_heads, t->scale, t->lo + from, t->hi + from};
+    sib_attend a = {.spans = &s, .n_spans = 1, .n_rows = n, .geom = t->g, .n_heads = t->n_heads, .scale = t->scale, .lo = t->lo + from, .hi = t->hi + from};
     c->d->ops->attend(c->d, out, t->q + from * t->n_heads * t->g.k_dim, &a);
 }
 
@@ -216,7 +216,7 @@ static void any_visibility(void **state)
     assert_same(all, whole, row * (size_t)t.n);
     for (int r = 0; r < t.n; r += 7) {
         sib_span s = {{c.pages, c.n_pages}, 0, 1, r};
-        sib_attend a = {&s, 1, 1, t.g, t.n_heads, t.scale, t.lo + r, t.hi + r};
+        sib_attend a = {.spans = &s, .n_spans = 1, .n_rows = 1, .geom = t.g, .n_heads = t.n_heads, .scale = t.scale, .lo = t.lo + r, .hi = t.hi + r};
         c.d->ops->attend(c.d, alone, t.q + (size_t)(r * t.n_heads * t.g.k_dim), &a);
         assert_same(alone, whole + row * (size_t)r, row);
         assert_exact(&t, SIB_NUM_BF16, r, alone);
@@ -258,7 +258,7 @@ static void spans_do_not_meet(void **state)
         rows += last[i];
     }
     for (int i = 0; i < 3; i++) {
-        sib_attend a = {spans, N, rows, g, n_heads, t[0].scale, lo, hi};
+        sib_attend a = {.spans = spans, .n_spans = N, .n_rows = rows, .geom = g, .n_heads = n_heads, .scale = t[0].scale, .lo = lo, .hi = hi};
         c[i].d->ops->attend(c[i].d, got, q, &a);
         assert_same(got, want, row * (size_t)rows);
     }
@@ -283,7 +283,7 @@ static void long_context_in_waves(void **state)
         sib_span s = {{c.pages, c.n_pages}, 0, n, 0};
         c.d->ops->kv_append(c.d, &t.g, &s, 1, t.k, t.v);
         s = (sib_span){{c.pages, c.n_pages}, 0, rows, n - rows};
-        sib_attend a = {&s, 1, rows, t.g, t.n_heads, t.scale, t.lo + n - rows, t.hi + n - rows};
+        sib_attend a = {.spans = &s, .n_spans = 1, .n_rows = rows, .geom = t.g, .n_heads = t.n_heads, .scale = t.scale, .lo = t.lo + n - rows, .hi = t.hi + n - rows};
         out[i] = malloc(sizeof **out * (size_t)(rows * t.n_heads * t.g.v_dim));
         c.d->ops->attend(c.d, out[i], t.q + (size_t)(n - rows) * (size_t)(t.n_heads * t.g.k_dim), &a);
         free_cache(&c);

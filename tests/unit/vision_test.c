@@ -634,6 +634,40 @@ static void placeholders_become_rows(void **state)
     sib_close(e);
 }
 
+/* The first 8 values of the first and the last soft token, as the demo's reference computed them in float32. */
+static void features_of_the_demo(void **state)
+{
+    (void)state;
+    json_t *golden = json_load_file("demo/golden.json", 0, NULL), *first = json_object_get(json_object_get(golden, "gemma4-demo"), "first_token"), *o;
+    const char *name;
+    int pictures = 0;
+    sib_engine *e = demo_open("f32");
+    assert_non_null(first);
+    json_object_foreach(first, name, o) {
+        static const char *const keys[] = {"feature_0", "feature_last"};
+        char path[128];
+        sib_picture_set set;
+        sib_err err;
+        if (!json_object_get(o, keys[0])) continue;
+        (void)snprintf(path, sizeof path, "demo/pictures/%s", name);
+        file f = read_picture(path);
+        tiny_ok(sib_picture_set_new(&set, e, (int32_t[]){IMAGE}, 1, &f.picture, 1, 0, NULL, &err), &err);
+        for (int k = 0; k < 2; k++) {
+            const sib_soft_span *s = &set.pictures[0].span;
+            for (int i = 0; i < 8; i++) {
+                double want = json_number_value(json_array_get(json_object_get(o, keys[k]), (size_t)i)), got = s->features[(k ? s->n - 1 : 0) * 256 + i];
+                if (!(fabs(got - want) <= 1e-3)) fail_msg("%s %s[%d]: %.6g, expected %.6g", name, keys[k], i, got, want);
+            }
+        }
+        sib_picture_set_deinit(&set, e);
+        sib_buf_deinit(&f.bytes);
+        pictures++;
+    }
+    assert_in_range(pictures, 3, 100);
+    sib_close(e);
+    json_decref(golden);
+}
+
 static void expect_refusal(sib_engine *e, const int32_t *ids, size_t n_ids, const sib_picture *p, int n, int budget, sib_status why, const char *says)
 {
     sib_picture_set set;
@@ -744,6 +778,7 @@ int main(void)
         cmocka_unit_test(chunks_and_threads_change_no_bit),
         cmocka_unit_test(a_picture_is_never_cut_between_requests),
         cmocka_unit_test(placeholders_become_rows),
+        cmocka_unit_test(features_of_the_demo),
         cmocka_unit_test(bad_pictures_get_a_sentence),
         cmocka_unit_test(the_prefix_is_told_apart_by_pixels),
     };

@@ -76,6 +76,11 @@ sib_status golden_text(golden *g, sib_err *err);
 sib_status golden_pictures(golden *g, golden_model *m, sib_err *err); /* vision.*, image*.*: part of golden_text */
 bool golden_is_glm_mtp(const golden *g);
 sib_status golden_glm_mtp(golden *g, sib_err *err);   /* a trunk with its own draft head */
+sib_status golden_diffusion(golden *g, golden_model *m, sib_err *err); /* block diffusion: part of golden_text */
 sib_status golden_assistant(golden *g, sib_err *err); /* a drafter beside target/ */
+sib_status golden_qwen_mtp(golden *g, sib_err *err);  /* the same */
+sib_status golden_deepspec(golden *g, sib_err *err);
+sib_status golden_dflash(golden *g, sib_err *err);
+sib_status golden_dspark(golden *g, sib_err *err); /* beside target/ */
 
 #endif

@@ -246,6 +246,10 @@ static sib_status run(golden *g, sib_err *err)
     sib_drafter_kind kind = sib_drafter_kind_in(g->dir);
     switch (kind) {
     case SIB_DRAFTER_ASSISTANT: SIB_TRY(golden_assistant(g, err)); break;
+    case SIB_DRAFTER_MTP: SIB_TRY(golden_qwen_mtp(g, err)); break;
+    case SIB_DRAFTER_DEEPSPEC: SIB_TRY(golden_deepspec(g, err)); break;
+    case SIB_DRAFTER_DFLASH: SIB_TRY(golden_dflash(g, err)); break;
+    case SIB_DRAFTER_DSPARK: SIB_TRY(golden_dspark(g, err)); break;
     case SIB_DRAFTER_TWO_MODEL: SIB_TRY((golden_is_glm_mtp(g) ? golden_glm_mtp : golden_text)(g, err)); break;
     default: return sib_fail(err, SIB_EUNSUPPORTED, "no runner for a %s drafter", sib_drafter_kind_name(kind));
     }

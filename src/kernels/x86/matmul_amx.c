@@ -6,6 +6,7 @@
  * Every call configures its tiles and releases them: no tile state outlives it. */
 #include "kernels/x86/matmul_rows512.h"
 
+#define NEAR_BYTES ((int64_t)448 << 10) /* rows that pass over a block again and again */
 #define SLICE 8 /* chunks between closings: their B and C tiles stay in the nearest cache */
 
 #define BARRIER() __asm__ volatile("" ::: "memory") /* gcc does not see that tile loads read memory */

@@ -142,6 +142,7 @@ static ALWAYS_INLINE __m512 finish_f32(__m512 f, __m512 c, __m512 s, __m512 b, c
 #define NAME(x)            x##_f32
 #define CHUNK              sib_chunk_f32
 #define PER_J              8
+#define J_LOOP             NO_UNROLL /* unrolled, 64 lines of 8 rows take gcc two minutes to compile and run no faster */
 #define PANEL_LINES        512 /* 512 k: 64 KiB */
 #define ACC                __m512
 #define ACC_ZERO           _mm512_setzero_ps()

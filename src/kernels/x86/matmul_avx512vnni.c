@@ -9,6 +9,7 @@
 #define NAME(x)            x##_int8
 #define CHUNK              sib_chunk_int8
 #define PER_J              2
+#define J_LOOP             UNROLL
 #define PANEL_LINES        512 /* 2048 k: 64 KiB */
 #define ACC                __m512i
 #define ACC_ZERO           _mm512_setzero_si512()
@@ -24,6 +25,7 @@
 #define NAME(x)            x##_bf16
 #define CHUNK              sib_chunk_bf16
 #define PER_J              4
+#define J_LOOP             UNROLL
 #define PANEL_LINES        1024 /* 2048 k: 128 KiB */
 #define ACC                __m512
 #define ACC_ZERO           _mm512_setzero_ps()

@@ -38,9 +38,12 @@ static void act_mul_simd(float *y, const float *gate, const float *up, int64_t n
     if (act == 0)
         for (int64_t i = 0; i < n; i += VN)
             vf_store_n(y + i, n - i, vf_gelu_tanh(vf_load_n(gate + i, n - i)) * vf_load_n(up + i, n - i));
-    else
+    else if (act == 1)
         for (int64_t i = 0; i < n; i += VN)
             vf_store_n(y + i, n - i, vf_silu(vf_load_n(gate + i, n - i)) * vf_load_n(up + i, n - i));
+    else
+        for (int64_t i = 0; i < n; i += VN)
+            vf_store_n(y + i, n - i, vf_sigmoid(vf_load_n(gate + i, n - i)) * vf_load_n(up + i, n - i));
 }
 
 /* The 64 partial sums of vector.h in SUM_REGS registers. */

@@ -187,6 +187,12 @@ static inline vf vf_silu(vf x)
     return x / (vf_set1(1.0f) + vf_exp(minus));
 }
 
+static inline vf vf_sigmoid(vf x)
+{
+    vf minus = vf_of_bits(vi_xor(vf_bits(x), vi_set1((int)0x80000000u)));
+    return vf_set1(1.0f) / (vf_set1(1.0f) + vf_exp(minus));
+}
+
 static inline vf vf_gelu_tanh(vf x)
 {
     vf inner = x + vf_set1(SIB_GELU_CUBE) * (x * x * x);

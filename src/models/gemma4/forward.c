@@ -2,8 +2,8 @@
  *
  *   ids -> embed * s -> [soft rows overwritten] -> per-layer inputs -> layers -> norm -> head -> cap
  *
- * Stage names for traces: visible.0 and .1 (rows' ranges on sliding and full layers), hidden.0 (embedding), hidden.i (output of layer i-1; the last one
- * after the final norm), attn_out.i, mlp_out.i, logits. */
+ * Stage names for traces: visible.0 and visible.1 (rows' ranges on sliding and full layers), hidden.0 (embedding), hidden.i
+ * (output of layer i-1; the last one after the final norm), attn_out.i, mlp_out.i, logits. */
 #include "models/gemma4/gemma4.h"
 
 #include <math.h>

@@ -1,0 +1,7 @@
+/* kernels/x86/denoise_avx512.c - the kernels of block diffusion at level avx512; the code is in denoise_body.h. */
+#include "kernels/x86/denoise_body.h"
+
+void sib_denoise_avx512(sib_denoise_kernels *k)
+{
+    set_denoise_kernels(k);
+}
