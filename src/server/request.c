@@ -503,6 +503,8 @@ static sib_status cut_after_final(sib_task *t, const json_t *messages)
         if (memcmp(t->prompt.p + at - n, text, n) == 0) {
             t->prompt.n = at;
             t->prompt.p[at] = 0;
+            while (t->given.n > 0 && t->given.v[t->given.n - 1].at >= at) t->given.n--;
+            if (t->given.n > 0 && t->given.v[t->given.n - 1].at + t->given.v[t->given.n - 1].n > at) t->given.v[t->given.n - 1].n = at - t->given.v[t->given.n - 1].at;
             return SIB_OK;
         }
     return sib_refuse(t, "continue_final_message", "the chat template does not print the last message's text as it is");
@@ -516,7 +518,7 @@ static sib_status tokenize(sib_task *t)
     if (t->prompt.n / s->longest_piece > (size_t)s->info.n_ctx)
         return sib_refuse_as(t, 400, "invalid_request_error", "context_length_exceeded", "messages",
                              "This model's maximum context length is %d tokens. However, your prompt has more than %zu tokens.", s->info.n_ctx, t->prompt.n / s->longest_piece);
-    sib_status status = sib_tokenizer_encode(s->engine->tokenizer, sib_buf_view(&t->prompt), 0, &t->ids, &err);
+    sib_status status = sib_tokenizer_encode_given(s->engine->tokenizer, sib_buf_view(&t->prompt), &t->given, 0, &t->ids, &err);
     return status == SIB_OK ? SIB_OK : sib_refuse_status(t, status, err.message);
 }
 
@@ -530,10 +532,11 @@ static sib_status render(sib_task *t, const sib_chat_input *in)
     char *z = failed ? NULL : json_dumps(context, JSON_COMPACT);
     json_decref(context);
     if (!z) return no_memory(t);
-    sib_status s = t->server->engine->chat ? sib_chat_render(t->server->engine->chat, sib_str_of(z), &t->prompt, &err)
+    sib_status s = t->server->engine->chat ? sib_chat_render_given(t->server->engine->chat, sib_str_of(z), &t->prompt, &t->given, &err)
                                            : sib_fail(&err, SIB_EUNSUPPORTED, "the checkpoint has no chat template; use /v1/completions");
     free(z);
     if (s == SIB_OK && t->prompt.failed) return no_memory(t);
+    if (t->server->o.trust_content) t->given.n = 0;
     return s == SIB_OK ? SIB_OK : sib_refuse_status(t, s, err.message);
 }
 
