@@ -166,7 +166,7 @@ $(BUILD)/failure: $(BUILD)/tests/failure/failure.o $(BUILD)/libsibyl.a
 	$(CC) -pie $(LDFLAGS_ALL) $(FAILING:%=-Wl,--wrap=%) -o $@ $^ $(LIBS)
 $(TESTS): $(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(BUILD)/libsibyl.a
 	@mkdir -p $(@D)
-	$(CC) -pie $(LDFLAGS_ALL) -o $@ $(filter %.o,$^) $(BUILD)/libsibyl.a -lcmocka $(LIBS)
+	$(CC) -pie $(LDFLAGS_ALL) -o $@ $(filter %.o,$^) $(filter %.a,$^) -lcmocka $(LIBS)
 # The targets of the fuzzers as functions of one test.
 FUZZ_OBJ = $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/fuzz-targets/%.o)
 $(FUZZ_OBJ): $(BUILD)/fuzz-targets/%.o: tests/fuzz/%.c

@@ -12,7 +12,7 @@ import os
 import sys
 
 ABI = 1
-OPTIONS_BYTES, REQUEST_BYTES = 120, 184
+OPTIONS_BYTES, REQUEST_BYTES, TOKEN_BYTES = 120, 192, 56
 
 
 class Err(c.Structure):
@@ -29,7 +29,8 @@ class Request(c.Structure):  # sib_request
 
 
 class Token(c.Structure):  # sib_token
-    _fields_ = [("id", c.c_int32), ("text", c.POINTER(c.c_char)), ("text_bytes", c.c_size_t), ("finish", c.c_int)]
+    _fields_ = [("id", c.c_int32), ("text", c.POINTER(c.c_char)), ("text_bytes", c.c_size_t), ("finish", c.c_int),
+                ("rest", c.c_char * (TOKEN_BYTES - 28))]
 
 
 def main(checkpoint, question):

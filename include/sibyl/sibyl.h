@@ -84,6 +84,8 @@ typedef struct sib_options {
     bool text_only;         /* tokenizer and chat template, no weights: no sessions              */
     sib_progress_fn progress; /* may be NULL */
     void *progress_ctx;
+    const char *vision_mask; /* where a picture's tokens see each other: "hf" (every layer, beyond the window), "sliding" (sliding
+                              * layers, inside the window); NULL: as the family's reference does */
 } sib_options;
 
 SIB_API void sib_options_init(sib_options *o);
@@ -163,7 +165,8 @@ typedef struct sib_request {
     const char *sampler;      /* "entropy", "confidence"                                    */
     const char *dialect;      /* "hf", "mlx"                                                */
     const char *replay;       /* file of recorded draws (safetensors)                       */
-    const char *canvas;       /* file with a first canvas                                   */
+    const char *canvas;       /* file with a first canvas: a JSON list of ids, null where any may stand */
+    bool frames;              /* events that show the canvas settling (sib_token.draft)     */
 } sib_request;
 
 typedef enum sib_finish { SIB_FINISH_NONE, SIB_FINISH_STOP, SIB_FINISH_LENGTH, SIB_FINISH_CANCELLED } sib_finish;
@@ -173,6 +176,10 @@ typedef struct sib_token {
     const char *text;  /* bytes that may be shown now, always whole characters; valid until the next call */
     size_t text_bytes;
     sib_finish finish; /* not NONE: the last event */
+    const char *draft; /* not NULL (block diffusion, request.frames): no token but the canvas's text after a step, to be
+                        * replaced by the next frame or by the tokens that follow; valid until the next call */
+    size_t draft_bytes;
+    int step, steps; /* of a draft: steps done, and their cap */
 } sib_token;
 
 #define SIB_MAX_DRAFT 64

@@ -1,4 +1,5 @@
 /* base/status.c - see status.h. */
+#define SIB_STATUS_BODY
 #include "base/status.h"
 
 #include <stdarg.h>

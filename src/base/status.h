@@ -34,4 +34,11 @@ sib_status sib_within(sib_err *err, sib_status s, const char *fmt, ...) SIB_PRIN
 /* "out of memory: what" with SIB_ENOMEM. */
 sib_status sib_nomem(sib_err *err, const char *what);
 
+/* What an analyser must know to follow error paths: these return the status they are given. */
+#if defined(__clang_analyzer__) && !defined(SIB_STATUS_BODY)
+#define sib_fail(err, s, ...) ((void)sib_fail(err, s, __VA_ARGS__), (s))
+#define sib_within(err, s, ...) ((void)sib_within(err, s, __VA_ARGS__), (s))
+#define sib_nomem(err, what) ((void)sib_nomem(err, what), SIB_ENOMEM)
+#endif
+
 #endif

@@ -208,11 +208,14 @@ sib_status cli_render(const sib_engine *e, json_t *messages, json_t *tools, char
 static sib_status run(cli_answer *out, sib_session *s, const int32_t *ids, size_t n_ids, const cli_pictures *pictures,
                       const sib_request *r, cli_text_fn show, void *ctx, sib_err *err)
 {
-    SIB_TRY(sib_session_prompt(s, ids, n_ids, pictures ? pictures->v : NULL, pictures ? pictures->n : 0, r, err));
+    sib_request request = *r;
+    request.frames = out->frame != NULL;
+    SIB_TRY(sib_session_prompt(s, ids, n_ids, pictures ? pictures->v : NULL, pictures ? pictures->n : 0, &request, err));
     while (out->finish == SIB_FINISH_NONE) {
         sib_token t = {0};
         if (cli_interrupted) sib_session_cancel(s); /* came while the prompt was computed */
         SIB_TRY(sib_session_next(s, &t, err));
+        if (t.draft) out->frame(ctx, t.draft, t.draft_bytes, t.step, t.steps);
         if (t.id >= 0) sib_ids_add(&out->ids, t.id);
         sib_buf_add(&out->text, t.text ? t.text : "", t.text_bytes);
         if (out->ids.failed || out->text.failed) return sib_nomem(err, "answer");

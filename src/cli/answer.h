@@ -39,7 +39,11 @@ unsigned cli_chat_flags(const cli_args *a); /* for sib_chat_tokens */
 sib_status cli_render(const sib_engine *e, json_t *messages, json_t *tools, char **text, size_t *text_bytes,
                       unsigned flags, int32_t **ids, size_t *n_ids, sib_err *err);
 
+/* A diffusion canvas after a step. */
+typedef void (*cli_frame_fn)(void *ctx, const char *text, size_t n, int step, int steps);
+
 typedef struct cli_answer {
+    cli_frame_fn frame; /* set before the run; NULL: no frames are asked for. Gets the run's ctx */
     sib_buf text;
     sib_ids ids;         /* with the stop token                         */
     bool has_stop_token; /* the last of ids is what ended the answer     */
@@ -50,7 +54,7 @@ typedef struct cli_answer {
 typedef void (*cli_text_fn)(void *ctx, const char *text, size_t n);
 
 /* One answer to `ids`; `show` (may be NULL) gets the text as it comes. Ctrl-C ends it with
- * SIB_FINISH_CANCELLED and SIB_OK. Starts from a zeroed cli_answer. */
+ * SIB_FINISH_CANCELLED and SIB_OK. Starts from a cli_answer that is zero but for `frame`. */
 sib_status cli_answer_run(cli_answer *out, sib_session *s, const int32_t *ids, size_t n_ids,
                           const cli_pictures *pictures, const sib_request *r, cli_text_fn show, void *ctx,
                           sib_err *err);

@@ -3,6 +3,7 @@
  * The conversation is a list of messages, the one thing that /save writes and /load reads.
  * Each turn renders all of it; the session computes only what it has not seen. */
 #include "cli/answer.h"
+#include "cli/canvas_view.h"
 #include "cli/cmd.h"
 #include "cli/json_out.h"
 #include "cli/line.h"
@@ -103,9 +104,17 @@ static sib_status pictures_of(const chat *c, cli_pictures *out, sib_err *err)
 
 static void show(void *ctx, const char *text, size_t n)
 {
-    (void)ctx;
+    if (cli_is_terminal(stdout)) {
+        cli_canvas_view_text(ctx, text, n);
+        return;
+    }
     cli_put_text(stdout, text, n);
     (void)fflush(stdout);
+}
+
+static void show_frame(void *ctx, const char *text, size_t n, int step, int steps)
+{
+    cli_canvas_view_draw(ctx, text, n, step, steps);
 }
 
 static sib_status answer(chat *c, cli_answer *r, sib_err *err)
@@ -113,10 +122,13 @@ static sib_status answer(chat *c, cli_answer *r, sib_err *err)
     int32_t *ids = NULL;
     size_t n = 0;
     cli_pictures pictures = {0};
+    cli_canvas_view view = {0};
+    if (!c->args->json && cli_is_terminal(stdout)) r->frame = show_frame;
     sib_status s = pictures_of(c, &pictures, err);
     if (s == SIB_OK) s = cli_render(c->engine, c->messages, NULL, NULL, NULL, cli_chat_flags(c->args), &ids, &n, err);
     if (s == SIB_OK)
-        s = cli_answer_run(r, c->session, ids, n, &pictures, &c->args->request, c->args->json ? NULL : show, NULL, err);
+        s = cli_answer_run(r, c->session, ids, n, &pictures, &c->args->request, c->args->json ? NULL : show, &view, err);
+    cli_canvas_view_clear(&view);
     free(pictures.v);
     sib_free(ids);
     return s;

@@ -14,7 +14,9 @@ int cmd_doctor(cli_args *a)
     json_t *o = NULL;
     sib_status s = cli_use_model(a, &err);
     a->library_asked = s == SIB_OK;
-    if (s == SIB_OK) s = sib_doctor_json(&facts, &a->options, a->request.draft_n, a->request.max_tokens > 0 ? a->request.max_tokens : TOKENS, &err);
+    if (s == SIB_OK)
+        s = sib_doctor_json(&facts, &a->options, a->request.draft_n,
+                            a->request.max_tokens > 0 ? a->request.max_tokens : TOKENS, &err);
     if (s == SIB_OK) s = sib_json_parse(&o, sib_buf_view(&facts), "report", &err);
     if (s == SIB_OK && a->json) (void)puts(facts.p);
     if (s == SIB_OK && !a->json) cli_report_print(stdout, o);

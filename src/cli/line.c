@@ -35,7 +35,7 @@ static char *history_path(void)
         folder = sib_path_join(state, "sibyl");
     else if (home && home[0] == '/')
         folder = sib_path_join(home, ".local/state/sibyl");
-    for (char *p = folder; p && (p = strchr(p + 1, '/')) != NULL;) {
+    for (char *p = folder ? strchr(folder + 1, '/') : NULL; p; p = strchr(p + 1, '/')) {
         *p = 0;
         (void)mkdir(folder, 0700);
         *p = '/';

@@ -105,6 +105,8 @@ static const option_row rows[] = {
     {"canvas", 0, TEXT, "FILE", CLI_GENERATE, AT(request.canvas), 0, 0, "diffusion: first canvas"},
     {"vision-quirk", 0, CHOICE, "none|mlx-trunc", RUNS | CLI_SERVE, AT(options.vision_quirk), 0, 0,
      "diffusion: truncate pixels as MLX does on a quantized tower"},
+    {"vision-mask", 0, CHOICE, "hf|sliding", RUNS | CLI_SERVE, AT(options.vision_mask), 0, 0,
+     "where a picture's tokens see each other: every layer, or sliding layers"},
     {"prefill", 0, TEXT, "P,P..", CLI_BENCH, AT(prefill), 0, 0, "prompt lengths to measure (default 128,512)"},
     {"decode", 0, INT, "N", CLI_BENCH, AT(decode), 1, 100000, "tokens of one decode measurement (default 32)"},
     {"depth", 0, TEXT, "D,D..", CLI_BENCH, AT(depth), 0, 0, "depths at which decode is measured (default 0)"},

@@ -33,7 +33,8 @@ void sib_block_stage(const sib_step *st, const float *values, int rows, int n, c
 
 /* ---- config ----------------------------------------------------------------------------------- */
 
-sib_status sib_block_int(const json_t *o, const char *where, const char *key, int64_t lo, int64_t hi, bool must, int *out, sib_err *err)
+sib_status sib_block_int(const json_t *o, const char *where, const char *key, int64_t lo, int64_t hi, bool must,
+                         int *out, sib_err *err)
 {
     int64_t v = *out;
     if (must && !sib_json_get(o, key)) return sib_fail(err, SIB_EFORMAT, "%s: key \"%s\" is missing", where, key);
@@ -42,17 +43,22 @@ sib_status sib_block_int(const json_t *o, const char *where, const char *key, in
     return SIB_OK;
 }
 
-sib_status sib_block_taps(sib_block *b, const json_t *list, const char *where, const char *key, int lo, int hi, bool rising, sib_err *err)
+sib_status sib_block_taps(sib_block *b, const json_t *list, const char *where, const char *key, int lo, int hi,
+                          bool rising, sib_err *err)
 {
     size_t n = json_array_size(list);
     if (n == 0) return sib_fail(err, SIB_EFORMAT, "%s: %s must list the target layers to tap", where, key);
-    if (n > SIB_MAX_TAPS) return sib_fail(err, SIB_EUNSUPPORTED, "%s: %s lists %zu layers, at most %d are supported", where, key, n, SIB_MAX_TAPS);
+    if (n > SIB_MAX_TAPS)
+        return sib_fail(err, SIB_EUNSUPPORTED, "%s: %s lists %zu layers, at most %d are supported", where, key, n,
+                        SIB_MAX_TAPS);
     for (size_t i = 0; i < n; i++) {
         const json_t *v = json_array_get(list, i);
         json_int_t id = json_integer_value(v);
         if (!json_is_integer(v) || id < lo || id > hi)
             return sib_fail(err, SIB_EFORMAT, "%s: %s[%zu] is no layer index from %d to %d", where, key, i, lo, hi);
-        if (rising && i > 0 && id <= b->tap_layers[i - 1]) return sib_fail(err, SIB_EFORMAT, "%s: %s must rise, %d is followed by %d", where, key, b->tap_layers[i - 1], (int)id);
+        if (rising && i > 0 && id <= b->tap_layers[i - 1])
+            return sib_fail(err, SIB_EFORMAT, "%s: %s must rise, %d is followed by %d", where, key,
+                            b->tap_layers[i - 1], (int)id);
         b->tap_layers[i] = (int)id;
     }
     b->needs.taps = true;
@@ -63,15 +69,22 @@ sib_status sib_block_taps(sib_block *b, const json_t *list, const char *where, c
 
 sib_status sib_block_check(const sib_block *b, const char *where, sib_err *err)
 {
-    if (b->n_heads % b->n_kv_heads) return sib_fail(err, SIB_EFORMAT, "%s: %d attention heads do not share %d KV heads", where, b->n_heads, b->n_kv_heads);
-    if (b->head_dim % 8 || b->head_dim > 512) return sib_fail(err, SIB_EUNSUPPORTED, "%s: heads of %d dimensions; supported are multiples of 8 up to 512", where, b->head_dim);
-    if (2 * b->n_pairs > b->head_dim) return sib_fail(err, SIB_EFORMAT, "%s: %d rotated pairs in heads of %d dimensions", where, b->n_pairs, b->head_dim);
+    if (b->n_heads % b->n_kv_heads)
+        return sib_fail(err, SIB_EFORMAT, "%s: %d attention heads do not share %d KV heads", where, b->n_heads,
+                        b->n_kv_heads);
+    if (b->head_dim % 8 || b->head_dim > 512)
+        return sib_fail(err, SIB_EUNSUPPORTED, "%s: heads of %d dimensions; supported are multiples of 8 up to 512",
+                        where, b->head_dim);
+    if (2 * b->n_pairs > b->head_dim)
+        return sib_fail(err, SIB_EFORMAT, "%s: %d rotated pairs in heads of %d dimensions", where, b->n_pairs,
+                        b->head_dim);
     return SIB_OK;
 }
 
 /* ---- weights ---------------------------------------------------------------------------------- */
 
-static sib_status load_conv(const sib_block *b, sib_loader *l, sib_block_conv *c, const char *root, int i, const char *name, sib_err *err)
+static sib_status load_conv(const sib_block *b, sib_loader *l, sib_block_conv *c, const char *root, int i,
+                            const char *name, sib_err *err)
 {
     char tensor[128];
     int h = b->hidden;
@@ -82,17 +95,21 @@ static sib_status load_conv(const sib_block *b, sib_loader *l, sib_block_conv *c
     if (s == SIB_OK) s = sib_load_values(l, &c->base, host, (int64_t)h * 4, err);
     free(host);
     SIB_TRY(s);
-    return sib_load_linear(l, &c->kernel, 4 * (h / b->conv_group), h, err, "%slayers.%d.%s.kernel_projection", root, i, name);
+    return sib_load_linear(l, &c->kernel, 4 * (h / b->conv_group), h, err, "%slayers.%d.%s.kernel_projection", root, i,
+                           name);
 }
 
-static sib_status load_layer(const sib_block *b, sib_loader *l, sib_block_layer *w, const char *root, int i, int bits, bool gemma, sib_err *err)
+static sib_status load_layer(const sib_block *b, sib_loader *l, sib_block_layer *w, const char *root, int i, int bits,
+                             bool gemma, sib_err *err)
 {
     int h = b->hidden, nd = b->n_heads * b->head_dim, kd = b->n_kv_heads * b->head_dim;
     SIB_TRY(sib_load_vector(l, &w->in_norm, h, 1, err, "%slayers.%d.input_layernorm.weight", root, i));
-    SIB_TRY(sib_load_vector(l, gemma ? &w->post_attn_norm : &w->mid_norm, h, 1, err, "%slayers.%d.post_attention_layernorm.weight", root, i));
+    SIB_TRY(sib_load_vector(l, gemma ? &w->post_attn_norm : &w->mid_norm, h, 1, err,
+                            "%slayers.%d.post_attention_layernorm.weight", root, i));
     if (gemma) {
         SIB_TRY(sib_load_vector(l, &w->mid_norm, h, 1, err, "%slayers.%d.pre_feedforward_layernorm.weight", root, i));
-        SIB_TRY(sib_load_vector(l, &w->post_ffn_norm, h, 1, err, "%slayers.%d.post_feedforward_layernorm.weight", root, i));
+        SIB_TRY(
+            sib_load_vector(l, &w->post_ffn_norm, h, 1, err, "%slayers.%d.post_feedforward_layernorm.weight", root, i));
         SIB_TRY(sib_load_host(l, &w->scalar, 1, err, "%slayers.%d.layer_scalar", root, i));
     } else {
         SIB_TRY(sib_load_linear_bits(l, &w->v, kd, h, bits, err, "%slayers.%d.self_attn.v_proj", root, i));
@@ -133,7 +150,8 @@ static sib_status load_rope(sib_block *b, sib_loader *l, sib_err *err)
 /* ---- the network ------------------------------------------------------------------------------ */
 
 /* Norm, then rotation, of heads; a trace sees the heads between them. */
-static void norm_and_rotate(const sib_block *b, const sib_step *st, float *x, int heads, const float *w, bool rotate, const sib_block_rows *r, const char *part, int layer, const char *name)
+static void norm_and_rotate(const sib_block *b, const sib_step *st, float *x, int heads, const float *w, bool rotate,
+                            const sib_block_rows *r, const char *part, int layer, const char *name)
 {
     const sib_ops *op = st->dev->ops;
     int n = heads * b->head_dim;
@@ -150,7 +168,8 @@ static void norm_and_rotate(const sib_block *b, const sib_step *st, float *x, in
 }
 
 /* K and V of rows from their projections into the cache. */
-static void store_keys(const sib_block *b, const sib_step *st, const sib_block_rows *r, int layer, float *k, float *v, const char *part, const char *which)
+static void store_keys(const sib_block *b, const sib_step *st, const sib_block_rows *r, int layer, float *k, float *v,
+                       const char *part, const char *which)
 {
     const sib_ops *op = st->dev->ops;
     const sib_block_layer *w = &b->layers[layer];
@@ -195,8 +214,9 @@ static void context_forward(sib_block *b, const sib_step *st, const float *taps,
 {
     const sib_ops *op = st->dev->ops;
     size_t mark = st->arena->top, kd = (size_t)b->n_kv_heads * (size_t)b->head_dim;
-    float *c = SIB_PUSH(st->arena, float, (size_t)r->n * (size_t)b->hidden), *n = SIB_PUSH(st->arena, float, (size_t)r->n * (size_t)b->hidden);
-    float *k = SIB_PUSH(st->arena, float, (size_t)r->n * kd), *v = SIB_PUSH(st->arena, float, (size_t)r->n * kd);
+    float *c = SIB_PUSH(st->arena, float, (size_t)r->n *(size_t)b->hidden),
+          *n = SIB_PUSH(st->arena, float, (size_t)r->n *(size_t)b->hidden);
+    float *k = SIB_PUSH(st->arena, float, (size_t)r->n *kd), *v = SIB_PUSH(st->arena, float, (size_t)r->n *kd);
     rotation_angles(b, st, r);
     op->linear(st->dev, 1, &c, (const sib_matrix *const[]){b->fc.w}, taps, r->n);
     sib_block_stage(st, c, r->n, b->hidden, "context.fc");
@@ -205,34 +225,41 @@ static void context_forward(sib_block *b, const sib_step *st, const float *taps,
     for (int i = 0; i < b->n_layers; i++) {
         const sib_block_layer *w = &b->layers[i];
         if (b->context_in_norm) op->rms_norm(st->dev, n, c, w->in_norm, r->n, b->hidden, b->eps);
-        op->linear(st->dev, w->v.w ? 2 : 1, (float *const[]){k, v}, (const sib_matrix *const[]){w->k.w, w->v.w}, b->context_in_norm ? n : c, r->n);
+        op->linear(st->dev, w->v.w ? 2 : 1, (float *const[]){k, v}, (const sib_matrix *const[]){w->k.w, w->v.w},
+                   b->context_in_norm ? n : c, r->n);
         store_keys(b, st, r, i, k, v, "context", "0");
     }
     st->arena->top = mark;
 }
 
 /* y = [residual +] the stage's convolution of x, coefficients from delta. */
-static void convolve(const sib_block *b, const sib_step *st, const sib_block_conv *c, int stage, float *y, const float *x, const float *delta, const float *residual, const sib_block_rows *r)
+static void convolve(const sib_block *b, const sib_step *st, const sib_block_conv *c, int stage, float *y,
+                     const float *x, const float *delta, const float *residual, const sib_block_rows *r)
 {
     int groups = b->hidden / b->conv_group;
-    st->dev->ops->two_tap(st->dev, y, x, c->base + (size_t)stage * 2 * (size_t)b->hidden, delta + (size_t)stage * 2 * (size_t)groups, 4 * groups, b->conv_group, r->in_block, r->n, b->hidden, residual);
+    st->dev->ops->two_tap(st->dev, y, x, c->base + (size_t)stage * 2 * (size_t)b->hidden,
+                          delta + (size_t)stage * 2 * (size_t)groups, 4 * groups, b->conv_group, r->in_block, r->n,
+                          b->hidden, residual);
 }
 
-static float *predict_conv(const sib_block *b, const sib_step *st, const sib_block_conv *c, const float *x, const sib_block_rows *r, int layer, const char *name)
+static float *predict_conv(const sib_block *b, const sib_step *st, const sib_block_conv *c, const float *x,
+                           const sib_block_rows *r, int layer, const char *name)
 {
     int n = 4 * (b->hidden / b->conv_group);
-    float *delta = SIB_PUSH(st->arena, float, (size_t)r->n * (size_t)n);
+    float *delta = SIB_PUSH(st->arena, float, (size_t)r->n *(size_t)n);
     st->dev->ops->linear(st->dev, 1, &delta, (const sib_matrix *const[]){c->kernel.w}, x, r->n);
     sib_block_stage(st, delta, r->n, n, "draft.layer.%d.%s.kernel_projection", layer, name);
     return delta;
 }
 
 /* h += x, through whatever the layer puts between: an output norm, a convolution, or nothing. */
-static void add_output(const sib_block *b, const sib_step *st, float *h, float *x, const float *norm, float scalar, const sib_block_conv *c, const float *delta, const sib_block_rows *r, int layer, const char *name)
+static void add_output(const sib_block *b, const sib_step *st, float *h, float *x, const float *norm, float scalar,
+                       const sib_block_conv *c, const float *delta, const sib_block_rows *r, int layer,
+                       const char *name)
 {
     const sib_ops *op = st->dev->ops;
     if (norm) {
-        float *traced = SIB_PUSH(st->arena, float, (size_t)r->n * (size_t)b->hidden);
+        float *traced = SIB_PUSH(st->arena, float, (size_t)r->n *(size_t)b->hidden);
         if (st->trace->fn) {
             op->rms_norm(st->dev, traced, x, norm, r->n, b->hidden, b->eps);
             sib_block_stage(st, traced, r->n, b->hidden, "draft.layer.%d.%s", layer, name);
@@ -245,20 +272,28 @@ static void add_output(const sib_block *b, const sib_step *st, float *h, float *
     }
 }
 
-static void attention(const sib_block *b, const sib_step *st, int layer, float *y, const float *x, const sib_block_rows *r)
+static void attention(const sib_block *b, const sib_step *st, int layer, float *y, const float *x,
+                      const sib_block_rows *r)
 {
     const sib_ops *op = st->dev->ops;
     const sib_block_layer *w = &b->layers[layer];
     size_t nd = (size_t)b->n_heads * (size_t)b->head_dim, kd = (size_t)b->n_kv_heads * (size_t)b->head_dim;
-    float *q = SIB_PUSH(st->arena, float, (size_t)r->n * nd), *a = SIB_PUSH(st->arena, float, (size_t)r->n * nd);
-    float *k = SIB_PUSH(st->arena, float, (size_t)r->n * kd), *v = SIB_PUSH(st->arena, float, (size_t)r->n * kd);
-    op->linear(st->dev, w->v.w ? 3 : 2, (float *const[]){q, k, v}, (const sib_matrix *const[]){w->q.w, w->k.w, w->v.w}, x, r->n);
+    float *q = SIB_PUSH(st->arena, float, (size_t)r->n *nd), *a = SIB_PUSH(st->arena, float, (size_t)r->n *nd);
+    float *k = SIB_PUSH(st->arena, float, (size_t)r->n *kd), *v = SIB_PUSH(st->arena, float, (size_t)r->n *kd);
+    op->linear(st->dev, w->v.w ? 3 : 2, (float *const[]){q, k, v}, (const sib_matrix *const[]){w->q.w, w->k.w, w->v.w},
+               x, r->n);
     sib_block_stage(st, q, r->n, (int)nd, "draft.layer.%d.self_attn.q_proj", layer);
     norm_and_rotate(b, st, q, b->n_heads, w->q_norm, true, r, "draft", layer, "q_norm");
     store_keys(b, st, r, layer, k, v, "draft", "1");
     visible(w, r);
-    sib_attend at = {.spans = r->spans, .n_spans = r->n_spans, .n_rows = r->n, .geom = {b->n_kv_heads, b->head_dim, b->head_dim},
-                     .n_heads = b->n_heads, .scale = b->scale, .lo = r->lo, .hi = r->hi};
+    sib_attend at = {.spans = r->spans,
+                     .n_spans = r->n_spans,
+                     .n_rows = r->n,
+                     .geom = {b->n_kv_heads, b->head_dim, b->head_dim},
+                     .n_heads = b->n_heads,
+                     .scale = b->scale,
+                     .lo = r->lo,
+                     .hi = r->hi};
     op->attend(st->dev, a, q, &at);
     op->linear(st->dev, 1, &y, (const sib_matrix *const[]){w->o.w}, a, r->n);
     sib_block_stage(st, y, r->n, b->hidden, "draft.layer.%d.self_attn.o_proj", layer);
@@ -269,7 +304,8 @@ static void layer_forward(const sib_block *b, const sib_step *st, int layer, flo
     const sib_ops *op = st->dev->ops;
     const sib_block_layer *w = &b->layers[layer];
     size_t mark = st->arena->top, n = (size_t)r->n * (size_t)b->hidden;
-    float *x = SIB_PUSH(st->arena, float, n), *y = SIB_PUSH(st->arena, float, n), *f = SIB_PUSH(st->arena, float, (size_t)r->n * (size_t)b->ffn), *delta = NULL;
+    float *x = SIB_PUSH(st->arena, float, n), *y = SIB_PUSH(st->arena, float, n),
+          *f = SIB_PUSH(st->arena, float, (size_t)r->n *(size_t)b->ffn), *delta = NULL;
 
     op->rms_norm(st->dev, x, h, w->in_norm, r->n, b->hidden, b->eps);
     sib_block_stage(st, x, r->n, b->hidden, "draft.layer.%d.input_layernorm", layer);
@@ -278,11 +314,13 @@ static void layer_forward(const sib_block *b, const sib_step *st, int layer, flo
         convolve(b, st, &w->attn_conv, 0, y, x, delta, NULL, r);
     }
     attention(b, st, layer, delta ? x : y, delta ? y : x, r);
-    add_output(b, st, h, delta ? x : y, w->post_attn_norm, 1, &w->attn_conv, delta, r, layer, "post_attention_layernorm");
+    add_output(b, st, h, delta ? x : y, w->post_attn_norm, 1, &w->attn_conv, delta, r, layer,
+               "post_attention_layernorm");
     sib_block_stage(st, h, r->n, b->hidden, "draft.layer.%d.after_attention", layer);
 
     op->rms_norm(st->dev, x, h, w->mid_norm, r->n, b->hidden, b->eps);
-    sib_block_stage(st, x, r->n, b->hidden, "draft.layer.%d.%s", layer, w->post_attn_norm ? "pre_feedforward_layernorm" : "post_attention_layernorm");
+    sib_block_stage(st, x, r->n, b->hidden, "draft.layer.%d.%s", layer,
+                    w->post_attn_norm ? "pre_feedforward_layernorm" : "post_attention_layernorm");
     if (w->mlp_conv.base) {
         delta = predict_conv(b, st, &w->mlp_conv, x, r, layer, "mlp_conv");
         convolve(b, st, &w->mlp_conv, 0, y, x, delta, NULL, r);
@@ -323,7 +361,8 @@ int sib_block_group(const sib_block *b, int steps)
     return n < b->n_seqs ? n : b->n_seqs;
 }
 
-int sib_confident_length(const float *confidence, int n, int first, const float *thresholds, int n_thresholds, float rest)
+int sib_confident_length(const float *confidence, int n, int first, const float *thresholds, int n_thresholds,
+                         float rest)
 {
     for (int i = first; i < n; i++)
         if (confidence[i] < (i < n_thresholds ? thresholds[i] : rest)) return i;
@@ -361,7 +400,9 @@ static sib_status propose(sib_drafter *d, sib_propose *lanes, int n, sib_err *er
         sib_propose *p = &lanes[i];
         int rows = b->variable_block && p->max + 1 < b->block ? p->max + 1 : b->block;
         p->n = 0;
-        if (b->n_lanes == b->n_seqs || p->max < 1 || p->pending < 0 || p->pending >= b->n_vocab || !ready(p->state, p->position)) continue;
+        if (b->n_lanes == b->n_seqs || p->max < 1 || p->pending < 0 || p->pending >= b->n_vocab ||
+            !ready(p->state, p->position))
+            continue;
         if (sib_kv_begin(p->state->kv, rows, NULL) != SIB_OK) continue; /* no room: this request drafts nothing */
         add_rows(r, p->state->kv, p->state->base, rows);
         b->lanes[b->n_lanes++] = p;
@@ -369,7 +410,9 @@ static sib_status propose(sib_drafter *d, sib_propose *lanes, int n, sib_err *er
     if (r->n == 0) return SIB_OK;
     b->how->draft(b, &st, r);
     for (int i = 0; i < r->n_spans; i++) sib_kv_keep(r->seqs[i], 0);
-    return b->arena.failed ? sib_fail(err, SIB_ECAPACITY, "%s drafter: step memory is too small for %d rows", b->how->label, r->n) : SIB_OK;
+    return b->arena.failed
+               ? sib_fail(err, SIB_ECAPACITY, "%s drafter: step memory is too small for %d rows", b->how->label, r->n)
+               : SIB_OK;
 }
 
 static void forget(sib_draft_state *s)
@@ -381,7 +424,9 @@ static void forget(sib_draft_state *s)
 /* Makes the context end where the new rows begin; what it does not know it starts without. */
 static void align(sib_draft_state *s, int32_t pos0)
 {
-    if (s->base >= 0 && pos0 >= s->base && pos0 <= s->base + sib_kv_length(s->kv) && sib_kv_truncate(s->kv, pos0 - s->base, NULL) == SIB_OK) return;
+    if (s->base >= 0 && pos0 >= s->base && pos0 <= s->base + sib_kv_length(s->kv) &&
+        sib_kv_truncate(s->kv, pos0 - s->base, NULL) == SIB_OK)
+        return;
     forget(s);
     s->base = pos0;
 }
@@ -400,7 +445,8 @@ static sib_status settle(sib_drafter *d, const sib_settle *lanes, int n, sib_err
             const sib_settle *l = &lanes[lane];
             int rows = l->n - done < CONTEXT_ROWS - r->n ? l->n - done : CONTEXT_ROWS - r->n;
             if (rows > 0 && l->taps && sib_kv_begin(l->state->kv, rows, NULL) == SIB_OK) {
-                b->dev->ops->copy_rows(b->dev, b->taps + (size_t)r->n * (size_t)width, width, l->taps + (size_t)done * (size_t)width, width, rows, width);
+                b->dev->ops->copy_rows(b->dev, b->taps + (size_t)r->n * (size_t)width, width,
+                                       l->taps + (size_t)done * (size_t)width, width, rows, width);
                 add_rows(r, l->state->kv, l->state->base, rows);
                 done += rows;
             } else if (rows > 0) { /* without taps or room the context ends; later rows start another */
@@ -416,14 +462,20 @@ static sib_status settle(sib_drafter *d, const sib_settle *lanes, int n, sib_err
         context_forward(b, &st, b->taps, r);
         for (int i = 0; i < r->n_spans; i++) sib_kv_keep(r->seqs[i], r->spans[i].n_rows);
     }
-    return b->arena.failed ? sib_fail(err, SIB_ECAPACITY, "%s drafter: step memory is too small for context rows", b->how->label) : SIB_OK;
+    return b->arena.failed
+               ? sib_fail(err, SIB_ECAPACITY, "%s drafter: step memory is too small for context rows", b->how->label)
+               : SIB_OK;
 }
 
 static sib_status truncate_to(sib_drafter *d, sib_draft_state *s, int length, sib_err *err)
 {
-    if (s->base >= 0 && length > s->base && length <= s->base + sib_kv_length(s->kv) && sib_kv_truncate(s->kv, length - s->base, NULL) == SIB_OK) return SIB_OK;
+    if (s->base >= 0 && length > s->base && length <= s->base + sib_kv_length(s->kv) &&
+        sib_kv_truncate(s->kv, length - s->base, NULL) == SIB_OK)
+        return SIB_OK;
     forget(s);
-    return length == 0 ? SIB_OK : sib_fail(err, SIB_ESTATE, "%s drafter: the context does not reach back to position %d", self(d)->how->label, length);
+    return length == 0 ? SIB_OK
+                       : sib_fail(err, SIB_ESTATE, "%s drafter: the context does not reach back to position %d",
+                                  self(d)->how->label, length);
 }
 
 static sib_status state_new(sib_drafter *d, sib_draft_state **out, sib_err *err)
@@ -476,7 +528,9 @@ static sib_status plan_cache(sib_block *b, int n_ctx, sib_err *err)
 {
     sib_kv_layer layers[SIB_BLOCK_LAYERS];
     int rows = b->block > CONTEXT_ROWS ? b->block : CONTEXT_ROWS;
-    for (int i = 0; i < b->n_layers; i++) layers[i] = (sib_kv_layer){.geom = {b->n_kv_heads, b->head_dim, b->head_dim}, .window = b->layers[i].window, .donor = -1};
+    for (int i = 0; i < b->n_layers; i++)
+        layers[i] = (sib_kv_layer){
+            .geom = {b->n_kv_heads, b->head_dim, b->head_dim}, .window = b->layers[i].window, .donor = -1};
     SIB_TRY(sib_kv_layout_new(&b->layout, layers, b->n_layers, n_ctx + b->block, rows, err));
     sib_kv_budget budget = {b->n_seqs, (int64_t)b->n_seqs * (n_ctx + b->block)};
     return sib_kv_pool_new(&b->pool, b->layout, b->dev, &budget, err);
@@ -485,7 +539,8 @@ static sib_status plan_cache(sib_block *b, int n_ctx, sib_err *err)
 /* Host rows, and step memory measured on a device that does nothing. */
 static sib_status plan_step(sib_block *b, sib_loader *l, sib_err *err)
 {
-    size_t seqs = (size_t)b->n_seqs, block_rows = seqs * (size_t)b->block, rows = block_rows > CONTEXT_ROWS ? block_rows : CONTEXT_ROWS;
+    size_t seqs = (size_t)b->n_seqs, block_rows = seqs * (size_t)b->block,
+           rows = block_rows > CONTEXT_ROWS ? block_rows : CONTEXT_ROWS;
     sib_block_rows *r = &b->rows;
     void *p;
     r->spans = calloc(seqs, sizeof *r->spans);
@@ -496,7 +551,9 @@ static sib_status plan_step(sib_block *b, sib_loader *l, sib_err *err)
     b->lanes = calloc(seqs, sizeof(sib_propose *));
     sib_propose *lanes = calloc(seqs, sizeof *lanes);
     int32_t *drafts = calloc(block_rows, sizeof *drafts);
-    sib_status s = r->spans && r->seqs && r->pos && b->ids && b->confidence && b->lanes && lanes && drafts ? SIB_OK : sib_nomem(err, "draft rows");
+    sib_status s = r->spans && r->seqs && r->pos && b->ids && b->confidence && b->lanes && lanes && drafts
+                       ? SIB_OK
+                       : sib_nomem(err, "draft rows");
     if (s == SIB_OK) {
         r->in_block = r->pos + rows;
         r->lo = r->pos + 2 * rows;
@@ -524,7 +581,8 @@ static sib_status plan_step(sib_block *b, sib_loader *l, sib_err *err)
     free(lanes);
     free(drafts);
     SIB_TRY(s);
-    SIB_TRY(sib_load_buffer(l, &p, CONTEXT_ROWS * (size_t)b->needs.n_taps * (size_t)b->needs.hidden_width * sizeof(float), err));
+    SIB_TRY(sib_load_buffer(
+        l, &p, CONTEXT_ROWS * (size_t)b->needs.n_taps * (size_t)b->needs.hidden_width * sizeof(float), err));
     b->taps = p;
     return SIB_OK;
 }
@@ -547,7 +605,8 @@ static sib_status build(sib_block *b, sib_loader *l, sib_model *target, const si
     return target->offers.taps->select(target, b->tap_layers, b->needs.n_taps, err);
 }
 
-sib_status sib_block_open(sib_drafter **out, const sib_block_kind *how, sib_loader *l, sib_model *target, const sib_drafter_options *o, sib_err *err)
+sib_status sib_block_open(sib_drafter **out, const sib_block_kind *how, sib_loader *l, sib_model *target,
+                          const sib_drafter_options *o, sib_err *err)
 {
     *out = NULL;
     sib_block *b = calloc(1, how->bytes);
@@ -564,7 +623,8 @@ sib_status sib_block_open(sib_drafter **out, const sib_block_kind *how, sib_load
     return SIB_OK;
 }
 
-sib_status sib_block_needs(const sib_block_kind *how, sib_needs *out, int taps[SIB_MAX_TAPS], const json_t *config, sib_err *err)
+sib_status sib_block_needs(const sib_block_kind *how, sib_needs *out, int taps[SIB_MAX_TAPS], const json_t *config,
+                           sib_err *err)
 {
     sib_block *b = calloc(1, how->bytes);
     if (!b) return sib_nomem(err, "drafter");

@@ -30,15 +30,15 @@
 
 /* y[t] = (base[0] + d[0]) x[t] + (base[1] + d[1]) x[t - 1], coefficients d predicted per group (dflash2.md 7.1). */
 typedef struct sib_block_conv {
-    const float *base;  /* device [2 stages][2 taps][hidden]; NULL: no convolution */
-    sib_linear kernel;  /* [2 * 2 * hidden / group, hidden]   */
+    const float *base; /* device [2 stages][2 taps][hidden]; NULL: no convolution */
+    sib_linear kernel; /* [2 * 2 * hidden / group, hidden]   */
 } sib_block_conv;
 
 typedef struct sib_block_layer {
-    const float *in_norm, *mid_norm;              /* [hidden] before attention and before the MLP      */
-    const float *post_attn_norm, *post_ffn_norm;  /* [hidden] of their outputs; NULL: none              */
-    const float *q_norm, *k_norm;                 /* [head_dim]; NULL: none                             */
-    sib_linear q, k, v, o;                        /* v absent: V is the raw K projection, normed without weight */
+    const float *in_norm, *mid_norm;             /* [hidden] before attention and before the MLP      */
+    const float *post_attn_norm, *post_ffn_norm; /* [hidden] of their outputs; NULL: none              */
+    const float *q_norm, *k_norm;                /* [head_dim]; NULL: none                             */
+    sib_linear q, k, v, o;                       /* v absent: V is the raw K projection, normed without weight */
     sib_linear gate, up, down;
     sib_block_conv attn_conv, mlp_conv;
     float scalar; /* multiplies the layer's output       */
@@ -50,11 +50,11 @@ typedef struct sib_block_layer {
 typedef struct sib_block_rows {
     int n, n_spans;
     sib_span *spans;
-    sib_kv_seq **seqs;  /* [n_spans] */
-    int32_t *pos;       /* [n] absolute position                 */
-    int32_t *in_block;  /* [n] index of the row inside its part  */
-    int32_t *lo, *hi;   /* [n] workspace of attention            */
-    float *cs;          /* device rotation angles, NULL: none    */
+    sib_kv_seq **seqs; /* [n_spans] */
+    int32_t *pos;      /* [n] absolute position                 */
+    int32_t *in_block; /* [n] index of the row inside its part  */
+    int32_t *lo, *hi;  /* [n] workspace of attention            */
+    float *cs;         /* device rotation angles, NULL: none    */
 } sib_block_rows;
 
 typedef struct sib_block sib_block;
@@ -72,7 +72,7 @@ typedef struct sib_block_kind {
 } sib_block_kind;
 
 struct sib_block {
-    sib_drafter base; /* first */
+    sib_drafter base;    /* first */
     sib_drafter_ops ops; /* base.ops points here */
     const sib_block_kind *how;
     sib_device *dev;
@@ -82,14 +82,14 @@ struct sib_block {
 
     /* sizes, from the config */
     int hidden, ffn, n_heads, n_kv_heads, head_dim, n_layers, n_vocab, mask_id;
-    int block;           /* rows of a request at most                                   */
-    bool variable_block; /* the block is one row longer than the draft asked for; else always whole */
+    int block;            /* rows of a request at most                                   */
+    bool variable_block;  /* the block is one row longer than the draft asked for; else always whole */
     bool context_in_norm; /* context rows pass each layer's in_norm (own DSpark)         */
     float eps, scale;
     sib_act act;
     int conv_group;
-    int n_pairs;          /* rotated pairs; 0: no rotation      */
-    bool interleaved;     /* pairs (2i, 2i + 1) instead of halves */
+    int n_pairs;      /* rotated pairs; 0: no rotation      */
+    bool interleaved; /* pairs (2i, 2i + 1) instead of halves */
     double theta;
 
     /* weights */
@@ -108,24 +108,28 @@ struct sib_block {
     sib_arena arena;
     float *taps; /* device [context rows][n_taps * target hidden] */
     sib_block_rows rows;
-    int32_t *ids;       /* host [n_seqs * block] inputs or drafts of all rows */
-    float *confidence;  /* host [n_seqs * block]                              */
+    int32_t *ids;        /* host [n_seqs * block] inputs or drafts of all rows */
+    float *confidence;   /* host [n_seqs * block]                              */
     sib_propose **lanes; /* [n_lanes] requests of this round, one a span       */
     int n_lanes;
     sib_trace trace;
 };
 
 /* Opens any kind: config, check against the target, weights, memory, taps selected at the target. */
-sib_status sib_block_open(sib_drafter **out, const sib_block_kind *how, sib_loader *l, sib_model *target, const sib_drafter_options *o, sib_err *err);
+sib_status sib_block_open(sib_drafter **out, const sib_block_kind *how, sib_loader *l, sib_model *target,
+                          const sib_drafter_options *o, sib_err *err);
 /* What the config demands, without weights. */
-sib_status sib_block_needs(const sib_block_kind *how, sib_needs *out, int taps[SIB_MAX_TAPS], const json_t *config, sib_err *err);
+sib_status sib_block_needs(const sib_block_kind *how, sib_needs *out, int taps[SIB_MAX_TAPS], const json_t *config,
+                           sib_err *err);
 
 /* ---- for the kinds ----------------------------------------------------------------------------- */
 
 /* Reads an integer in [lo, hi]; `must`: absence is an error. */
-sib_status sib_block_int(const json_t *o, const char *where, const char *key, int64_t lo, int64_t hi, bool must, int *out, sib_err *err);
+sib_status sib_block_int(const json_t *o, const char *where, const char *key, int64_t lo, int64_t hi, bool must,
+                         int *out, sib_err *err);
 /* An array of layer indices in [lo, hi] into tap_layers and needs; `rising`: strictly increasing. */
-sib_status sib_block_taps(sib_block *b, const json_t *list, const char *where, const char *key, int lo, int hi, bool rising, sib_err *err);
+sib_status sib_block_taps(sib_block *b, const json_t *list, const char *where, const char *key, int lo, int hi,
+                          bool rising, sib_err *err);
 /* Geometry that the cache can hold; call at the end of read_config. */
 sib_status sib_block_check(const sib_block *b, const char *where, sib_err *err);
 
@@ -140,7 +144,8 @@ void sib_block_forward(sib_block *b, const sib_step *st, float *h, sib_block_row
 int sib_block_group(const sib_block *b, int steps);
 
 /* First index i >= first of n confidences below its threshold, else n. Thresholds beyond n_thresholds are `rest`. */
-int sib_confident_length(const float *confidence, int n, int first, const float *thresholds, int n_thresholds, float rest);
+int sib_confident_length(const float *confidence, int n, int first, const float *thresholds, int n_thresholds,
+                         float rest);
 
 /* Values go to the trace under a formatted name; formats only when somebody listens. */
 void sib_block_stage(const sib_step *st, const float *values, int rows, int n, const char *fmt, ...) SIB_PRINTF(5, 6);

@@ -20,7 +20,7 @@
 typedef struct deepspec {
     sib_block block; /* first */
     bool gemma, has_confidence;
-    double softcap;  /* 0: none */
+    double softcap; /* 0: none */
     double threshold;
     sib_linear embed, head;
     sib_markov markov;
@@ -41,8 +41,10 @@ static sib_status read_rope(sib_block *b, const json_t *c, sib_err *err)
     SIB_TRY(sib_json_num(p, WHERE, "rope_theta", 1, 1e12, &theta, err));
     SIB_TRY(sib_json_num(p, WHERE, "partial_rotary_factor", 1e-3, 1, &partial, err));
     SIB_TRY(sib_json_str(p, WHERE, "rope_type", &type, err));
-    if (strcmp(type, "default") && strcmp(type, "proportional")) return sib_fail(err, SIB_EUNSUPPORTED, WHERE ": rope_type \"%s\" is not supported", type);
-    if (!all && sib_json_get(c, "rope_scaling")) return sib_fail(err, SIB_EUNSUPPORTED, WHERE ": rope_scaling is not supported");
+    if (strcmp(type, "default") && strcmp(type, "proportional"))
+        return sib_fail(err, SIB_EUNSUPPORTED, WHERE ": rope_type \"%s\" is not supported", type);
+    if (!all && sib_json_get(c, "rope_scaling"))
+        return sib_fail(err, SIB_EUNSUPPORTED, WHERE ": rope_scaling is not supported");
     b->theta = theta;
     b->n_pairs = (int)(b->head_dim * partial / 2);
     return SIB_OK;
@@ -55,7 +57,9 @@ static sib_status read_markov(deepspec *d, const json_t *c, sib_err *err)
     sib_markov *m = &d->markov;
     SIB_TRY(sib_block_int(c, WHERE, "markov_rank", 0, 65536, false, &m->rank, err));
     SIB_TRY(sib_json_str(c, WHERE, "markov_head_type", &type, err));
-    if (m->rank > 0 && strcmp(type, "vanilla")) return sib_fail(err, SIB_EUNSUPPORTED, WHERE ": markov_head_type \"%s\" is not supported, only \"vanilla\"", type);
+    if (m->rank > 0 && strcmp(type, "vanilla"))
+        return sib_fail(err, SIB_EUNSUPPORTED, WHERE ": markov_head_type \"%s\" is not supported, only \"vanilla\"",
+                        type);
     SIB_TRY(sib_json_bool(c, WHERE, "enable_confidence_head", &d->has_confidence, err));
     SIB_TRY(sib_json_bool(c, WHERE, "confidence_head_with_markov", &with_markov, err));
     m->sees_token = with_markov && m->rank > 0; /* a head without Markov rows cannot read them */
@@ -68,10 +72,14 @@ static sib_status read_layer_types(const sib_block *b, const json_t *c, sib_err 
 {
     const json_t *types = sib_json_get(c, "layer_types");
     if (!types) return SIB_OK;
-    if (json_array_size(types) != (size_t)b->n_layers) return sib_fail(err, SIB_EFORMAT, WHERE ": layer_types must list %d layers", b->n_layers);
+    if (json_array_size(types) != (size_t)b->n_layers)
+        return sib_fail(err, SIB_EFORMAT, WHERE ": layer_types must list %d layers", b->n_layers);
     for (int i = 0; i < b->n_layers; i++) {
         const char *s = json_string_value(json_array_get(types, (size_t)i));
-        if (!s || strcmp(s, "full_attention")) return sib_fail(err, SIB_EUNSUPPORTED, WHERE ": layer_types[%d] is \"%.40s\"; DeepSpec layers are full_attention", i, s ? s : "(not a string)");
+        if (!s || strcmp(s, "full_attention"))
+            return sib_fail(err, SIB_EUNSUPPORTED,
+                            WHERE ": layer_types[%d] is \"%.40s\"; DeepSpec layers are full_attention", i,
+                            s ? s : "(not a string)");
     }
     return SIB_OK;
 }
@@ -81,7 +89,8 @@ static sib_status read_gemma(deepspec *d, const json_t *c, sib_err *err)
     sib_block *b = &d->block;
     bool k_eq_v = false;
     SIB_TRY(sib_json_bool(c, WHERE, "attention_k_eq_v", &k_eq_v, err));
-    if (!k_eq_v) return sib_fail(err, SIB_EUNSUPPORTED, WHERE ": attention_k_eq_v false is not supported for Gemma4DSparkModel");
+    if (!k_eq_v)
+        return sib_fail(err, SIB_EUNSUPPORTED, WHERE ": attention_k_eq_v false is not supported for Gemma4DSparkModel");
     b->head_dim = 512;
     SIB_TRY(sib_block_int(c, WHERE, "num_key_value_heads", 1, 512, true, &b->n_kv_heads, err));
     SIB_TRY(sib_block_int(c, WHERE, "num_global_key_value_heads", 1, 512, false, &b->n_kv_heads, err));
@@ -111,7 +120,9 @@ static sib_status read_config(sib_block *b, const json_t *c, const sib_drafter_o
     int n_target = 0;
     bool bias = false;
     if (!arch || (strcmp(arch, "Gemma4DSparkModel") && strcmp(arch, "Qwen3DSparkModel")))
-        return sib_fail(err, SIB_EUNSUPPORTED, WHERE ": expected architectures[0] Gemma4DSparkModel or Qwen3DSparkModel, got \"%.64s\"", arch ? arch : "(none)");
+        return sib_fail(err, SIB_EUNSUPPORTED,
+                        WHERE ": expected architectures[0] Gemma4DSparkModel or Qwen3DSparkModel, got \"%.64s\"",
+                        arch ? arch : "(none)");
     d->gemma = arch[0] == 'G';
     SIB_TRY(sib_block_int(c, WHERE, "hidden_size", 1, 65536, true, &b->hidden, err));
     SIB_TRY(sib_block_int(c, WHERE, "intermediate_size", 1, 1 << 20, true, &b->ffn, err));
@@ -128,15 +139,18 @@ static sib_status read_config(sib_block *b, const json_t *c, const sib_drafter_o
     SIB_TRY(d->gemma ? read_gemma(d, c, err) : read_qwen(d, c, err));
     const char *key = d->gemma ? "hidden_activation" : "hidden_act", *want = d->gemma ? "gelu_pytorch_tanh" : "silu";
     SIB_TRY(sib_json_str(c, WHERE, key, &act, err));
-    if (act && strcmp(act, want)) return sib_fail(err, SIB_EUNSUPPORTED, WHERE ": %s \"%.64s\" is not supported, only \"%s\"", key, act, want);
+    if (act && strcmp(act, want))
+        return sib_fail(err, SIB_EUNSUPPORTED, WHERE ": %s \"%.64s\" is not supported, only \"%s\"", key, act, want);
     SIB_TRY(read_layer_types(b, c, err));
     SIB_TRY(read_rope(b, c, err));
     SIB_TRY(read_markov(d, c, err));
     d->threshold = o->min_confidence;
     SIB_TRY(sib_json_num(c, WHERE, "confidence_threshold", -1e6, 1, &d->threshold, err));
-    if (d->threshold > 0 && !d->has_confidence) return sib_fail(err, SIB_EFORMAT, WHERE ": confidence_threshold %g without a confidence head", d->threshold);
+    if (d->threshold > 0 && !d->has_confidence)
+        return sib_fail(err, SIB_EFORMAT, WHERE ": confidence_threshold %g without a confidence head", d->threshold);
     b->needs = (sib_needs){.hidden_width = b->hidden, .n_layers = n_target, .n_vocab = b->n_vocab};
-    SIB_TRY(sib_block_taps(b, sib_json_get(c, "target_layer_ids"), WHERE, "target_layer_ids", -1, n_target - 1, true, err));
+    SIB_TRY(
+        sib_block_taps(b, sib_json_get(c, "target_layer_ids"), WHERE, "target_layer_ids", -1, n_target - 1, true, err));
     for (int i = 0; i < b->n_layers; i++) b->layers[i].scalar = 1;
     return sib_block_check(b, WHERE, err);
 }
@@ -155,7 +169,8 @@ static sib_status load(sib_block *b, sib_loader *l, const sib_drafter_options *o
         SIB_TRY(sib_load_linear(l, &m->w2, b->n_vocab, m->rank, err, "markov_head.markov_w2"));
     }
     if (!d->has_confidence) return SIB_OK;
-    SIB_TRY(sib_load_linear(l, &m->confidence, 1, b->hidden + (m->sees_token ? m->rank : 0), err, "confidence_head.proj"));
+    SIB_TRY(
+        sib_load_linear(l, &m->confidence, 1, b->hidden + (m->sees_token ? m->rank : 0), err, "confidence_head.proj"));
     return sib_load_host(l, &m->confidence_bias, 1, err, "confidence_head.proj.bias");
 }
 
@@ -165,12 +180,14 @@ static void draft(sib_block *b, const sib_step *st, sib_block_rows *r)
     const sib_ops *op = st->dev->ops;
     size_t mark = st->arena->top, hidden = (size_t)b->hidden, v = (size_t)b->n_vocab;
     int steps = b->block, group = sib_block_group(b, steps);
-    float *h = SIB_PUSH(st->arena, float, (size_t)r->n * hidden), *base = SIB_PUSH(st->arena, float, (size_t)(group * steps) * v);
+    float *h = SIB_PUSH(st->arena, float, (size_t)r->n *hidden),
+          *base = SIB_PUSH(st->arena, float, (size_t)(group * steps) * v);
     int32_t pending[SIB_BLOCK_ROWS];
     for (int i = 0; i < r->n; i++) b->ids[i] = i % steps == 0 ? b->lanes[i / steps]->pending : b->mask_id;
     /* The embedding factor is rounded to bf16 as the references do with bf16 activations. */
     float scale = d->gemma ? sqrtf((float)b->hidden) : 1;
-    op->embed(st->dev, h, d->embed.w, b->ids, r->n, st->dev->numerics == SIB_NUM_F32 ? scale : sib_round_bf16(scale), 0, 0);
+    op->embed(st->dev, h, d->embed.w, b->ids, r->n, st->dev->numerics == SIB_NUM_F32 ? scale : sib_round_bf16(scale), 0,
+              0);
     sib_block_stage_ids(st, "draft.ids", b->ids, r->n);
     sib_block_stage(st, h, r->n, b->hidden, "draft.embeddings");
     sib_block_forward(b, st, h, r);
@@ -188,7 +205,9 @@ static void draft(sib_block *b, const sib_step *st, sib_block_rows *r)
     }
     for (int i = 0; i < b->n_lanes; i++) {
         sib_propose *p = b->lanes[i];
-        int n = d->threshold > 0 ? sib_confident_length(b->confidence + i * steps, steps, 0, NULL, 0, (float)d->threshold) : steps;
+        int n = d->threshold > 0
+                    ? sib_confident_length(b->confidence + i * steps, steps, 0, NULL, 0, (float)d->threshold)
+                    : steps;
         p->n = n < p->max ? n : p->max;
         memcpy(p->ids, b->ids + i * steps, (size_t)p->n * sizeof *p->ids);
     }
@@ -197,7 +216,8 @@ static void draft(sib_block *b, const sib_step *st, sib_block_rows *r)
 
 static const sib_block_kind how = {"deepspec", "DeepSpec", sizeof(deepspec), read_config, load, draft};
 
-sib_status sib_deepspec_open(sib_drafter **out, sib_loader *l, sib_model *target, const sib_drafter_options *o, sib_err *err)
+sib_status sib_deepspec_open(sib_drafter **out, sib_loader *l, sib_model *target, const sib_drafter_options *o,
+                             sib_err *err)
 {
     return sib_block_open(out, &how, l, target, o, err);
 }

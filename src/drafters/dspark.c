@@ -39,19 +39,25 @@ static sib_status check_variant(const json_t *c, sib_err *err)
     const char *variant = json_string_value(json_object_get(c, "variant"));
     if (variant && (!strcmp(variant, "dspark") || !strcmp(variant, "dflash"))) return SIB_OK;
     if (!variant || !strcmp(variant, "v1"))
-        return sib_fail(err, SIB_EUNSUPPORTED, WHERE ": this is a v1 single-vector checkpoint (variant %s), superseded, not serveable", variant ? "\"v1\"" : "absent");
-    return sib_fail(err, SIB_EUNSUPPORTED, WHERE ": variant \"%.64s\" is not known; known are dspark and dflash", variant);
+        return sib_fail(err, SIB_EUNSUPPORTED,
+                        WHERE ": this is a v1 single-vector checkpoint (variant %s), superseded, not serveable",
+                        variant ? "\"v1\"" : "absent");
+    return sib_fail(err, SIB_EUNSUPPORTED, WHERE ": variant \"%.64s\" is not known; known are dspark and dflash",
+                    variant);
 }
 
 static sib_status read_thresholds(dspark *d, const json_t *config, sib_err *err)
 {
     const json_t *sts = sib_json_get(config, "sts"), *list = sts ? sib_json_get(sts, "thresholds") : NULL;
     if (!list) return SIB_OK;
-    if (!json_is_array(list) || json_array_size(list) > (size_t)d->block.block) return sib_fail(err, SIB_EFORMAT, WHERE ": sts.thresholds must list at most gamma = %d numbers", d->block.block);
+    if (!json_is_array(list) || json_array_size(list) > (size_t)d->block.block)
+        return sib_fail(err, SIB_EFORMAT, WHERE ": sts.thresholds must list at most gamma = %d numbers",
+                        d->block.block);
     d->n_thresholds = (int)json_array_size(list);
     for (int i = 0; i < d->n_thresholds; i++) {
         const json_t *v = json_array_get(list, (size_t)i);
-        if (!json_is_number(v) && !json_is_null(v)) return sib_fail(err, SIB_EFORMAT, WHERE ": sts.thresholds[%d] is not a number", i);
+        if (!json_is_number(v) && !json_is_null(v))
+            return sib_fail(err, SIB_EFORMAT, WHERE ": sts.thresholds[%d] is not a number", i);
         d->thresholds[i] = json_is_null(v) ? d->min_confidence : (float)json_number_value(v);
     }
     return SIB_OK;
@@ -65,7 +71,8 @@ static sib_status read_config(sib_block *b, const json_t *root, const sib_drafte
     int hidden = 0, mult = 0;
     double eps = 1e-6;
     SIB_TRY(check_variant(root, err));
-    if (!json_is_object(c) || !json_is_object(dims)) return sib_fail(err, SIB_EFORMAT, WHERE ": objects \"config\" and \"dims\" are needed");
+    if (!json_is_object(c) || !json_is_object(dims))
+        return sib_fail(err, SIB_EFORMAT, WHERE ": objects \"config\" and \"dims\" are needed");
     SIB_TRY(sib_block_int(c, WHERE, "gamma", 1, SIB_BLOCK_ROWS, true, &b->block, err));
     SIB_TRY(sib_block_int(c, WHERE, "dDraft", 1, 65536, true, &b->hidden, err));
     SIB_TRY(sib_block_int(c, WHERE, "nLayers", 1, SIB_BLOCK_LAYERS, true, &b->n_layers, err));
@@ -76,8 +83,11 @@ static sib_status read_config(sib_block *b, const json_t *root, const sib_drafte
     SIB_TRY(sib_block_int(dims, WHERE, "vocabSize", 1, 1 << 22, true, &b->n_vocab, err));
     SIB_TRY(sib_json_num(dims, WHERE, "eps", 0, 1, &eps, err));
     SIB_TRY(sib_json_str(c, WHERE, "seqHead", &head, err));
-    if (strcmp(head, "markov") && strcmp(head, "rnn")) return sib_fail(err, SIB_EUNSUPPORTED, WHERE ": seqHead \"%.64s\" is not known; known are markov and rnn", head);
-    if (b->hidden % b->n_heads) return sib_fail(err, SIB_EFORMAT, WHERE ": dDraft %d is not divisible by nHeads %d", b->hidden, b->n_heads);
+    if (strcmp(head, "markov") && strcmp(head, "rnn"))
+        return sib_fail(err, SIB_EUNSUPPORTED, WHERE ": seqHead \"%.64s\" is not known; known are markov and rnn",
+                        head);
+    if (b->hidden % b->n_heads)
+        return sib_fail(err, SIB_EFORMAT, WHERE ": dDraft %d is not divisible by nHeads %d", b->hidden, b->n_heads);
     d->recurrent = head[0] == 'r';
     d->min_confidence = (float)o->min_confidence;
     SIB_TRY(read_thresholds(d, c, err));
@@ -105,7 +115,8 @@ static sib_status load_rows(dspark *d, sib_loader *l, sib_err *err)
     float *rows = malloc((size_t)n * 2 * sizeof *rows);
     if (!rows) return sib_nomem(err, "block_pos");
     sib_status s = sib_tensor_of(l->files, "block_pos", 2, (const int64_t[]){gamma, width}, rows, err);
-    if (s == SIB_OK && gamma > 1) s = sib_tensor_of(l->files, "mask_emb", 2, (const int64_t[]){gamma - 1, width}, rows + n, err);
+    if (s == SIB_OK && gamma > 1)
+        s = sib_tensor_of(l->files, "mask_emb", 2, (const int64_t[]){gamma - 1, width}, rows + n, err);
     for (int64_t i = width; s == SIB_OK && i < n; i++) rows[i] = rows[n + i - width] + rows[i];
     if (s == SIB_OK) s = sib_load_values(l, &d->rows, rows, n, err);
     free(rows);
@@ -158,7 +169,8 @@ static void embed_rows(const dspark *d, const sib_step *st, float *h)
     const sib_block *b = &d->block;
     int gamma = b->block, lanes = b->n_lanes, width = b->hidden;
     size_t mark = st->arena->top, row = (size_t)width;
-    float *e = SIB_PUSH(st->arena, float, (size_t)lanes * (size_t)b->needs.hidden_width), *first = SIB_PUSH(st->arena, float, (size_t)lanes * row);
+    float *e = SIB_PUSH(st->arena, float, (size_t)lanes *(size_t)b->needs.hidden_width),
+          *first = SIB_PUSH(st->arena, float, (size_t)lanes *row);
     for (int i = 0; i < lanes; i++) {
         b->ids[i] = b->lanes[i]->pending;
         op->copy_rows(st->dev, h + (size_t)(i * gamma) * row, width, d->rows, width, gamma, width);
@@ -185,8 +197,9 @@ static void draft(sib_block *b, const sib_step *st, sib_block_rows *r)
     dspark *d = self(b);
     int steps = b->block, group = sib_block_group(b, steps);
     size_t mark = st->arena->top, hidden = (size_t)b->hidden, wide = (size_t)(group * steps);
-    float *h = SIB_PUSH(st->arena, float, (size_t)r->n * hidden), *base = SIB_PUSH(st->arena, float, wide * (size_t)b->n_vocab);
-    float *u = SIB_PUSH(st->arena, float, wide * (size_t)b->needs.hidden_width);
+    float *h = SIB_PUSH(st->arena, float, (size_t)r->n *hidden),
+          *base = SIB_PUSH(st->arena, float, wide *(size_t)b->n_vocab);
+    float *u = SIB_PUSH(st->arena, float, wide *(size_t)b->needs.hidden_width);
     bool prunes = d->n_thresholds > 0 || d->min_confidence > 0;
     int32_t pending[SIB_BLOCK_ROWS];
     embed_rows(d, st, h);
@@ -199,12 +212,15 @@ static void draft(sib_block *b, const sib_step *st, sib_block_rows *r)
         const float *y = h + (size_t)(first * steps) * hidden;
         for (int i = 0; i < lanes; i++) pending[i] = b->lanes[first + i]->pending;
         head(d, st, u, base, y, lanes * steps);
-        sib_markov_walk(&d->markov, st, b->ids + first * steps, prunes || st->trace->fn ? b->confidence + first * steps : NULL, base, y, pending, lanes, steps);
+        sib_markov_walk(&d->markov, st, b->ids + first * steps,
+                        prunes || st->trace->fn ? b->confidence + first * steps : NULL, base, y, pending, lanes, steps);
     }
     sib_block_stage_ids(st, "draft.chosen", b->ids, r->n);
     for (int i = 0; i < b->n_lanes; i++) {
         sib_propose *p = b->lanes[i];
-        int n = prunes ? sib_confident_length(b->confidence + i * steps, steps, 1, d->thresholds, d->n_thresholds, d->min_confidence) : steps;
+        int n = prunes ? sib_confident_length(b->confidence + i * steps, steps, 1, d->thresholds, d->n_thresholds,
+                                              d->min_confidence)
+                       : steps;
         p->n = n < p->max ? n : p->max;
         memcpy(p->ids, b->ids + i * steps, (size_t)p->n * sizeof *p->ids);
     }
@@ -213,7 +229,8 @@ static void draft(sib_block *b, const sib_step *st, sib_block_rows *r)
 
 static const sib_block_kind how = {"dspark", "DSpark", sizeof(dspark), read_config, load, draft};
 
-sib_status sib_dspark_open(sib_drafter **out, sib_loader *l, sib_model *target, const sib_drafter_options *o, sib_err *err)
+sib_status sib_dspark_open(sib_drafter **out, sib_loader *l, sib_model *target, const sib_drafter_options *o,
+                           sib_err *err)
 {
     return sib_block_open(out, &how, l, target, o, err);
 }

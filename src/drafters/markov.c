@@ -4,8 +4,10 @@
 #include <math.h>
 #include <string.h>
 
-/* The bias of one step in bias[lanes][n_vocab]; e = w1[prev], s = state of the recurrent form (both device [lanes][rank]). */
-static void step_bias(const sib_markov *m, const sib_step *st, float *bias, const float *e, float *s, float *next, int lanes)
+/* The bias of one step in bias[lanes][n_vocab]; e = w1[prev], s = state of the recurrent form (both device
+ * [lanes][rank]). */
+static void step_bias(const sib_markov *m, const sib_step *st, float *bias, const float *e, float *s, float *next,
+                      int lanes)
 {
     const sib_ops *op = st->dev->ops;
     if (!m->bh) {
@@ -19,20 +21,23 @@ static void step_bias(const sib_markov *m, const sib_step *st, float *bias, cons
     op->linear(st->dev, 1, &bias, (const sib_matrix *const[]){m->wo.w}, s, lanes);
 }
 
-void sib_markov_walk(const sib_markov *m, const sib_step *st, int32_t *tokens, float *confidence, const float *base, const float *y,
-                     const int32_t *pending, int lanes, int steps)
+void sib_markov_walk(const sib_markov *m, const sib_step *st, int32_t *tokens, float *confidence, const float *base,
+                     const float *y, const int32_t *pending, int lanes, int steps)
 {
     const sib_ops *op = st->dev->ops;
     size_t mark = st->arena->top, v = (size_t)m->n_vocab, r = (size_t)m->rank, n = (size_t)lanes;
     int width = m->width + (m->sees_token ? m->rank : 0);
-    float *logits = SIB_PUSH(st->arena, float, n * v), *bias = SIB_PUSH(st->arena, float, n * v);
-    float *e = SIB_PUSH(st->arena, float, n * r), *s = SIB_PUSH(st->arena, float, n * r), *next = SIB_PUSH(st->arena, float, n * r);
-    float *seen = SIB_PUSH(st->arena, float, n * (size_t)steps * (size_t)width), *z = SIB_PUSH(st->arena, float, n * (size_t)steps);
+    float *logits = SIB_PUSH(st->arena, float, n *v), *bias = SIB_PUSH(st->arena, float, n *v);
+    float *e = SIB_PUSH(st->arena, float, n *r), *s = SIB_PUSH(st->arena, float, n *r),
+          *next = SIB_PUSH(st->arena, float, n *r);
+    float *seen = SIB_PUSH(st->arena, float, n *(size_t)steps *(size_t)width),
+          *z = SIB_PUSH(st->arena, float, n *(size_t)steps);
     int32_t prev[64]; /* lanes of a group, sib_block_group */
     memcpy(prev, pending, n * sizeof *prev);
     if (m->bh) op->scale(st->dev, s, s, 0, (int64_t)(n * r));
     for (int i = 0; i < steps; i++) {
-        op->copy_rows(st->dev, logits, m->n_vocab, base + (size_t)i * v, (int64_t)steps * m->n_vocab, lanes, m->n_vocab);
+        op->copy_rows(st->dev, logits, m->n_vocab, base + (size_t)i * v, (int64_t)steps * m->n_vocab, lanes,
+                      m->n_vocab);
         if (m->rank > 0) {
             op->embed(st->dev, e, m->w1.w, prev, lanes, 1, 0, 0);
             step_bias(m, st, bias, e, s, next, lanes);
@@ -41,8 +46,11 @@ void sib_markov_walk(const sib_markov *m, const sib_step *st, int32_t *tokens, f
         }
         sib_step_trace(st, "draft.logits", i, logits, lanes, m->n_vocab);
         if (m->confidence.w) {
-            op->copy_rows(st->dev, seen + (size_t)i * (size_t)width, (int64_t)steps * width, y + (size_t)i * (size_t)m->width, (int64_t)steps * m->width, lanes, m->width);
-            if (m->sees_token) op->copy_rows(st->dev, seen + (size_t)i * (size_t)width + m->width, (int64_t)steps * width, e, m->rank, lanes, m->rank);
+            op->copy_rows(st->dev, seen + (size_t)i * (size_t)width, (int64_t)steps * width,
+                          y + (size_t)i * (size_t)m->width, (int64_t)steps * m->width, lanes, m->width);
+            if (m->sees_token)
+                op->copy_rows(st->dev, seen + (size_t)i * (size_t)width + m->width, (int64_t)steps * width, e, m->rank,
+                              lanes, m->rank);
         }
         op->argmax(st->dev, prev, logits, lanes, m->n_vocab);
         for (int l = 0; l < lanes; l++) tokens[l * steps + i] = prev[l];

@@ -22,12 +22,12 @@ typedef struct sib_markov {
     const float *bh;          /* [rank]; NULL: not recurrent                           */
     sib_linear confidence;    /* [1, width + rank] or [1, width]; absent: no such head */
     float confidence_bias;
-    bool sees_token;          /* confidence reads w1[prev] too */
+    bool sees_token; /* confidence reads w1[prev] too */
 } sib_markov;
 
 /* tokens and confidence (NULL: not wanted): host [lanes][steps]; base: device [lanes][steps][n_vocab]; y: device
  * [lanes][steps][width]; pending: host [lanes]. */
-void sib_markov_walk(const sib_markov *m, const sib_step *st, int32_t *tokens, float *confidence, const float *base, const float *y,
-                     const int32_t *pending, int lanes, int steps);
+void sib_markov_walk(const sib_markov *m, const sib_step *st, int32_t *tokens, float *confidence, const float *base,
+                     const float *y, const int32_t *pending, int lanes, int steps);
 
 #endif

@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CONTEXT      64 /* rows before the timed rounds */
-#define MAX_REPEATS  64
-#define RANDOM_IDS   24 /* of a prompt where there is no tokenizer */
+#define CONTEXT     64 /* rows before the timed rounds */
+#define MAX_REPEATS 64
+#define RANDOM_IDS  24 /* of a prompt where there is no tokenizer */
 
 static const char *const questions[] = {
     "Explain in a few sentences why the sea is salty.",
@@ -46,7 +46,9 @@ static sib_status try_pair(trial *t, const sib_options *o, sib_err *err)
     sib_loader l = {.dev = &t->nothing.device, .files = t->files};
     SIB_TRY(family->open(&t->model, &l, &limits, err));
     sib_loader d = {.dev = &t->nothing.device, .files = t->draft_files};
-    return sib_drafter_open(&t->drafter, &d, t->model, &(sib_drafter_options){.bits = o->draft_bits, .n_seqs = 1, .max_draft = limits.max_block - 1}, err);
+    return sib_drafter_open(
+        &t->drafter, &d, t->model,
+        &(sib_drafter_options){.bits = o->draft_bits, .n_seqs = 1, .max_draft = limits.max_block - 1}, err);
 }
 
 static sib_status check_pair(const sib_options *o, sib_err *err)
@@ -90,17 +92,29 @@ static void random_ids(timeline *t, int32_t *ids, int n)
 }
 
 /* n rows, of which `keep` are committed. Times in ms; a time may be NULL. */
-static sib_status forward(timeline *t, const int32_t *ids, int n, int keep, double *forward_ms, double *settle_ms, sib_err *err)
+static sib_status forward(timeline *t, const int32_t *ids, int n, int keep, double *forward_ms, double *settle_ms,
+                          sib_err *err)
 {
     sib_model *m = t->e->model;
     sib_drafter *d = t->e->drafter;
     sib_forward_out out;
     double t0 = sib_probe_now();
-    SIB_TRY(m->ops->forward(m, &(sib_part){.seq = t->seq, .ids = ids, .n_rows = n, .n_logits = n < m->facts.max_logits ? n : m->facts.max_logits}, 1, &out, err));
+    SIB_TRY(m->ops->forward(
+        m,
+        &(sib_part){
+            .seq = t->seq, .ids = ids, .n_rows = n, .n_logits = n < m->facts.max_logits ? n : m->facts.max_logits},
+        1, &out, err));
     if (forward_ms) *forward_ms = (sib_probe_now() - t0) * 1e3;
     SIB_TRY(m->offers.keep->keep(m, t->seq, keep, err));
     if (keep == 0) return SIB_OK;
-    sib_settle s = {.state = t->state, .seq = t->seq, .ids = ids, .n = keep, .pos0 = t->n, .next = ids[0], .hidden = out.hidden, .taps = m->offers.taps ? m->offers.taps->rows(m) : NULL};
+    sib_settle s = {.state = t->state,
+                    .seq = t->seq,
+                    .ids = ids,
+                    .n = keep,
+                    .pos0 = t->n,
+                    .next = ids[0],
+                    .hidden = out.hidden,
+                    .taps = m->offers.taps ? m->offers.taps->rows(m) : NULL};
     t0 = sib_probe_now();
     SIB_TRY(d->ops->settle(d, &s, 1, err));
     if (settle_ms) *settle_ms = (sib_probe_now() - t0) * 1e3;
@@ -118,7 +132,8 @@ static sib_status time_rounds(timeline *t, int depth, int repeats, sib_draft_cos
     for (int i = -1; i < repeats; i++) { /* the first round warms up */
         double settle = 0, *v = &verify[i < 0 ? 0 : i], *p = &plain[i < 0 ? 0 : i];
         random_ids(t, window, SIB_MAX_DRAFT + 1);
-        sib_propose ask = {.state = t->state, .seq = t->seq, .pending = window[0], .position = t->n, .max = depth, .ids = again};
+        sib_propose ask = {
+            .state = t->state, .seq = t->seq, .pending = window[0], .position = t->n, .max = depth, .ids = again};
         double t0 = sib_probe_now();
         SIB_TRY(d->ops->propose(d, &ask, 1, err));
         double spent = (sib_probe_now() - t0) * 1e3;
@@ -139,9 +154,11 @@ sib_status sib_draft_cost_measure(const sib_engine *e, int depth, int repeats, s
 {
     timeline t = {.e = e, .seed = 1};
     if (depth > e->drafter->max_draft) depth = e->drafter->max_draft;
-    if (repeats < 1 || repeats > MAX_REPEATS - 1) return sib_fail(err, SIB_EARG, "%d repeats, allowed are 1 to %d", repeats, MAX_REPEATS - 1);
+    if (repeats < 1 || repeats > MAX_REPEATS - 1)
+        return sib_fail(err, SIB_EARG, "%d repeats, allowed are 1 to %d", repeats, MAX_REPEATS - 1);
     if (depth < 1 || CONTEXT + repeats + depth + 2 > e->model->facts.n_ctx)
-        return sib_fail(err, SIB_ECAPACITY, "a context of %d positions is too small to measure %d drafts", e->model->facts.n_ctx, depth);
+        return sib_fail(err, SIB_ECAPACITY, "a context of %d positions is too small to measure %d drafts",
+                        e->model->facts.n_ctx, depth);
     *out = (sib_draft_cost){0};
     sib_status s = e->model->ops->seq_new(e->model, &t.seq, err);
     if (s == SIB_OK) s = e->drafter->ops->state_new(e->drafter, &t.state, err);
@@ -154,17 +171,21 @@ sib_status sib_draft_cost_measure(const sib_engine *e, int depth, int repeats, s
 /* ---- acceptance --------------------------------------------------------------------------------- */
 
 /* One greedy answer; tokens has room for n_prompt + n + SIB_ROUND_EMIT. */
-static sib_status answer(const sib_engine *e, int depth, int32_t *tokens, int n_prompt, int n, sib_lane *lane, sib_err *err)
+static sib_status answer(const sib_engine *e, int depth, int32_t *tokens, int n_prompt, int n, sib_lane *lane,
+                         sib_err *err)
 {
     sib_round *round = NULL;
     sib_id_set eos = {0};
     sib_sampler_params params = sib_sampler_defaults();
     params.temperature = 0;
-    *lane = (sib_lane){.tokens = tokens, .n_tokens = n_prompt, .eos = &eos, .rule = SIB_ACCEPT_MATCH, .budget = (uint64_t)n};
+    *lane = (sib_lane){
+        .tokens = tokens, .n_tokens = n_prompt, .eos = &eos, .rule = SIB_ACCEPT_MATCH, .budget = (uint64_t)n};
     sib_policy_init(&lane->policy, SIB_POLICY_FIXED, depth);
     sib_status s = sib_id_set_init(&eos, e->defaults.eos, (size_t)e->defaults.n_eos, err);
     if (s == SIB_OK) s = sib_round_new(&round, e->model, depth ? e->drafter : NULL, 1, e->chunk, err);
-    if (s == SIB_OK) s = sib_sampler_new(&lane->sampler, &params, e->model->facts.n_vocab, (size_t)n_prompt + (size_t)n + SIB_ROUND_EMIT, err);
+    if (s == SIB_OK)
+        s = sib_sampler_new(&lane->sampler, &params, e->model->facts.n_vocab,
+                            (size_t)n_prompt + (size_t)n + SIB_ROUND_EMIT, err);
     for (int i = 0; s == SIB_OK && i < n_prompt; i++) s = sib_sampler_push(lane->sampler, tokens[i], err);
     if (s == SIB_OK) s = e->model->ops->seq_new(e->model, &lane->seq, err);
     if (s == SIB_OK && depth) s = e->drafter->ops->state_new(e->drafter, &lane->draft, err);
@@ -177,14 +198,16 @@ static sib_status answer(const sib_engine *e, int depth, int32_t *tokens, int n_
     return s;
 }
 
-/* The i-th built-in prompt in new memory: through the chat template when there is one; random ids without a tokenizer. */
+/* The i-th built-in prompt in new memory: through the chat template when there is one; random ids without a tokenizer.
+ */
 static sib_status prompt_ids(const sib_engine *e, size_t i, int32_t **ids, size_t *n, sib_err *err)
 {
     if (!e->tokenizer) {
         uint64_t seed = i + 1;
         *n = RANDOM_IDS;
         if (!(*ids = malloc(*n * sizeof **ids))) return sib_nomem(err, "prompt");
-        for (size_t k = 0; k < *n; k++) (*ids)[k] = (int32_t)(sib_splitmix64(&seed) % (uint64_t)e->model->facts.n_vocab);
+        for (size_t k = 0; k < *n; k++)
+            (*ids)[k] = (int32_t)(sib_splitmix64(&seed) % (uint64_t)e->model->facts.n_vocab);
         return SIB_OK;
     }
     if (!e->chat) return sib_tokenize(e, questions[i], strlen(questions[i]), SIB_TOKENIZE_BOS, ids, n, err);
@@ -223,7 +246,8 @@ static sib_status compare(const sib_engine *e, size_t question, int depth, int n
     int32_t *a = NULL, *b = NULL;
     sib_status s = prompt_ids(e, question, &ids, &n_ids, err);
     if (s == SIB_OK && (n_ids < 1 || n_ids + (size_t)n > (size_t)e->model->facts.n_ctx))
-        s = sib_fail(err, SIB_ECAPACITY, "a prompt of %zu tokens and %d more do not fit a context of %d", n_ids, n, e->model->facts.n_ctx);
+        s = sib_fail(err, SIB_ECAPACITY, "a prompt of %zu tokens and %d more do not fit a context of %d", n_ids, n,
+                     e->model->facts.n_ctx);
     if (s == SIB_OK) {
         size_t room = n_ids + (size_t)n + SIB_ROUND_EMIT;
         plain = calloc(1, sizeof *plain);
@@ -239,7 +263,8 @@ static sib_status compare(const sib_engine *e, size_t question, int depth, int n
     }
     if (s == SIB_OK) s = answer(e, depth, b, (int)n_ids, n, drafted, err);
     if (s == SIB_OK) {
-        v->same = v->same && plain->n_tokens == drafted->n_tokens && memcmp(a, b, (size_t)plain->n_tokens * sizeof *a) == 0;
+        v->same =
+            v->same && plain->n_tokens == drafted->n_tokens && memcmp(a, b, (size_t)plain->n_tokens * sizeof *a) == 0;
         v->tokens += (int)drafted->emitted;
         add_policy(&v->total, &drafted->policy);
     }
@@ -262,21 +287,28 @@ static json_t *counts(const uint64_t *v, int n)
 
 static json_t *cost_json(const sib_draft_cost *c)
 {
-    return json_pack("{s:f,s:f,s:f,s:f,s:f,s:f}", "drafts", c->drafts, "draft_ms", c->draft_ms, "verify_ms", c->verify_ms, "plain_ms", c->plain_ms,
-                     "break_even_emitted", c->break_even_emitted, "break_even_acceptance", c->break_even_acceptance);
+    return json_pack("{s:f,s:f,s:f,s:f,s:f,s:f}", "drafts", c->drafts, "draft_ms", c->draft_ms, "verify_ms",
+                     c->verify_ms, "plain_ms", c->plain_ms, "break_even_emitted", c->break_even_emitted,
+                     "break_even_acceptance", c->break_even_acceptance);
 }
 
-static sib_status report(sib_buf *out, const sib_engine *e, int depth, const verdict *v, const sib_draft_cost *cost, sib_err *err)
+static sib_status report(sib_buf *out, const sib_engine *e, int depth, const verdict *v, const sib_draft_cost *cost,
+                         sib_err *err)
 {
     const sib_draft_policy *t = &v->total;
     double rounds = (double)t->rounds, emitted = t->rounds ? 1 + (double)t->kept / rounds : 1;
     double speedup = cost->break_even_emitted > 0 ? emitted / cost->break_even_emitted : 0;
-    json_t *o = json_pack("{s:{s:s,s:s},s:{s:s,s:s},s:i,s:s,s:i,s:b,s:I,s:I,s:I,s:f,s:f,s:o,s:o,s:o,s:f,s:b}", "target", "path", sib_checkpoint_dir(e->files), "family",
-                          e->family->name, "drafter", "path", sib_checkpoint_dir(e->draft_files), "kind", e->drafter->ops->kind, "draft_n", depth, "text",
-                          !e->tokenizer ? "random ids" : e->chat ? "chat" : "plain", "tokens", v->tokens, "same_text", v->same, "rounds", (json_int_t)t->rounds, "proposed",
-                          (json_int_t)t->proposed, "accepted", (json_int_t)t->kept, "acceptance", t->proposed ? (double)t->kept / (double)t->proposed : 0.0, "mean_emitted", emitted,
-                          "proposed_by_position", counts(t->proposed_at, depth), "accepted_by_position", counts(t->kept_at, depth), "cost", cost_json(cost), "expected_speedup",
-                          speedup, "pays", speedup > 1);
+    json_t *o = json_pack(
+        "{s:{s:s,s:s},s:{s:s,s:s},s:i,s:s,s:i,s:b,s:I,s:I,s:I,s:f,s:f,s:o,s:o,s:o,s:f,s:b}", "target", "path",
+        sib_checkpoint_dir(e->files), "family", e->family->name, "drafter", "path", sib_checkpoint_dir(e->draft_files),
+        "kind", e->drafter->ops->kind, "draft_n", depth, "text",
+        !e->tokenizer ? "random ids"
+        : e->chat     ? "chat"
+                      : "plain",
+        "tokens", v->tokens, "same_text", v->same, "rounds", (json_int_t)t->rounds, "proposed", (json_int_t)t->proposed,
+        "accepted", (json_int_t)t->kept, "acceptance", t->proposed ? (double)t->kept / (double)t->proposed : 0.0,
+        "mean_emitted", emitted, "proposed_by_position", counts(t->proposed_at, depth), "accepted_by_position",
+        counts(t->kept_at, depth), "cost", cost_json(cost), "expected_speedup", speedup, "pays", speedup > 1);
     char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
     if (text) sib_buf_addz(out, text);
     free(text);
@@ -289,10 +321,13 @@ sib_status sib_doctor_json(sib_buf *out, const sib_options *o, int draft_n, int 
     sib_engine *e = NULL;
     sib_draft_cost cost;
     verdict v = {.same = true};
-    if (!o->model || !o->draft || !strcmp(o->draft, "none")) return sib_fail(err, SIB_EARG, "the doctor needs a model and a drafter folder (--draft DIR)");
+    if (!o->model || !o->draft || !strcmp(o->draft, "none"))
+        return sib_fail(err, SIB_EARG, "the doctor needs a model and a drafter folder (--draft DIR)");
     if (strcmp(o->draft, "native")) SIB_TRY(check_pair(o, err));
     SIB_TRY(sib_open(&e, o, err));
-    int depth = draft_n > 0 && draft_n < e->drafter->max_draft ? draft_n : draft_n > 0 ? e->drafter->max_draft : e->drafter->default_draft;
+    int depth = draft_n > 0 && draft_n < e->drafter->max_draft ? draft_n
+                : draft_n > 0                                  ? e->drafter->max_draft
+                                                               : e->drafter->default_draft;
     if (depth > SIB_POLICY_DEPTHS) depth = SIB_POLICY_DEPTHS;
     sib_status s = sib_draft_cost_measure(e, depth, 9, &cost, err);
     for (size_t i = 0; s == SIB_OK && i < SIB_COUNT(questions); i++) s = compare(e, i, depth, n_tokens, &v, err);

@@ -16,12 +16,13 @@
 
 /* Medians in ms. */
 typedef struct sib_draft_cost {
-    double drafts;        /* mean of what the drafter gave when asked for `depth`  */
-    double draft_ms;      /* propose, and settling one committed row               */
-    double verify_ms;     /* forward of drafts + 1 rows with logits                */
-    double plain_ms;      /* forward of one row                                    */
+    double drafts;                /* mean of what the drafter gave when asked for `depth`  */
+    double draft_ms;              /* propose, and settling one committed row               */
+    double verify_ms;             /* forward of drafts + 1 rows with logits                */
+    double plain_ms;              /* forward of one row                                    */
     double break_even_emitted;    /* tokens a round must emit                      */
-    double break_even_acceptance; /* accepted / proposed that gives them; above 1: drafting cannot pay; 0: nothing was drafted */
+    double break_even_acceptance; /* accepted / proposed that gives them; above 1: drafting cannot pay; 0: nothing was
+                                     drafted */
 } sib_draft_cost;
 
 /* Costs of a round of `depth` drafts behind a context of random tokens. The engine has a drafter. */

@@ -93,6 +93,7 @@ static sib_status open_drafter(sib_engine *e, const sib_options *o, sib_err *err
 {
     if (!o->draft || !strcmp(o->draft, "none")) return SIB_OK;
     if (!strcmp(o->draft, "ngram")) return sib_fail(err, SIB_EUNSUPPORTED, "draft \"ngram\" is not supported yet");
+    if (e->model->offers.denoise) return sib_fail(err, SIB_EUNSUPPORTED, "%s answers by block diffusion, which takes no drafter", sib_checkpoint_dir(e->files));
     const char *rules = o->assistant_rules ? o->assistant_rules : "trained";
     if (strcmp(rules, "trained") && strcmp(rules, "seed")) return sib_fail(err, SIB_EARG, "assistant rules \"%s\" are not known; known are trained, seed", rules);
     bool seed = rules[0] == 's';
@@ -119,6 +120,10 @@ static sib_status read_quirk(sib_engine *e, const sib_options *o, sib_err *err)
     if (strcmp(quirk, "none") && strcmp(quirk, "mlx-trunc"))
         return sib_fail(err, SIB_EARG, "vision quirk \"%s\" is not known; known are none, mlx-trunc", quirk);
     e->whole_pixels = quirk[0] == 'm';
+    const char *mask = o->vision_mask;
+    if (mask && strcmp(mask, "hf") && strcmp(mask, "sliding"))
+        return sib_fail(err, SIB_EARG, "vision mask \"%s\" is not known; known are hf, sliding", mask);
+    e->everywhere = mask ? mask[0] == 'h' : -1;
     if (e->whole_pixels) sib_log(SIB_LOG_WARN, "vision quirk mlx-trunc: where the patch projection is quantized, pixels are cut to whole numbers and pictures cannot be read");
     return SIB_OK;
 }
@@ -145,8 +150,7 @@ static sib_status build(sib_engine *e, const sib_options *o, sib_err *err)
         return sib_fail(err, SIB_EARG, "a size is out of range: n_ctx %d, n_sessions %d, chunk %d, max_draft %d", o->n_ctx, o->n_sessions, o->chunk, o->max_draft);
     SIB_TRY(read_quirk(e, o, err));
     double t0 = now_ms();
-    sib_checkpoint_options files = {.lax_safetensors = o->lax_safetensors};
-    SIB_TRY(sib_checkpoint_open(&e->files, o->model, &files, err));
+    SIB_TRY(sib_drafter_files_open(&e->files, o->model, o->lax_safetensors, err)); /* a drafter is refused by name below */
     SIB_TRY(sib_refuse_drafter(sib_checkpoint_dir(e->files), err));
     e->family = sib_family_for(e->files, err);
     if (!e->family) return err->status;

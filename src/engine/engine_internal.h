@@ -21,6 +21,7 @@ struct sib_engine {
     sib_model_limits limits;
     int chunk;
     bool whole_pixels; /* --vision-quirk mlx-trunc */
+    int everywhere;    /* --vision-mask hf 1, sliding 0, the family's own -1 */
     char numerics[8];
     double load_ms;
     sib_trace_file *trace; /* NULL: off */

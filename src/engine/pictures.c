@@ -85,7 +85,7 @@ static sib_status add(sib_picture_set *s, sib_engine *e, const sib_picture *p, i
     sib_image_deinit(&image);
     if (status != SIB_OK) return sib_within(err, status, "%s", p->name ? p->name : "picture");
     s->features[s->n] = f;
-    s->pictures[s->n].span = (sib_soft_span){.n = f->n, .features = f->rows, .bidirectional = port->bidirectional, .everywhere = port->everywhere};
+    s->pictures[s->n].span = (sib_soft_span){.n = f->n, .features = f->rows, .bidirectional = port->bidirectional, .everywhere = e->everywhere < 0 ? port->everywhere : e->everywhere != 0};
     memcpy(s->pictures[s->n].hash, hash, sizeof hash);
     s->n++;
     return SIB_OK;

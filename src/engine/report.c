@@ -239,6 +239,9 @@ static sib_status report_model(plan *p, json_t *o, sib_err *err)
             if (s != SIB_OK || (i > 0 && contexts[i] > facts.max_positions)) break;
             (void)json_array_append_new(rows, memory_row(contexts[i], &memory));
         }
+        /* What it could offer, its draft head included; the memory rows are without. */
+        sib_model_limits all = {.n_ctx = contexts[0], .mtp = SIB_MTP_DENSE};
+        if (s == SIB_OK) s = plan_model(p, &all, &memory, &facts, &offers, &e);
         if (s == SIB_OK) {
             put(o, "offers", offers_of(&offers));
             put(o, "memory", rows);

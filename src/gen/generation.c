@@ -74,29 +74,10 @@ void sib_generation_free(sib_generation *g)
     free(g);
 }
 
-/* How much of the committed timeline the new prompt shares: equal ids, equal pictures at equal places; never all of
- * the prompt (the last token must be computed for its logits) and never the inside of a picture. */
-static int common_prefix(const sib_generation *g, const int32_t *ids, int n, const sib_gen_picture *pictures, int n_pictures)
-{
-    int same = 0, limit = g->lane.n_done < n - 1 ? g->lane.n_done : n - 1;
-    while (same < limit && ids[same] == g->lane.tokens[same]) same++;
-    int a = 0, b = 0;
-    while (a < g->lane.n_soft || b < n_pictures) {
-        const sib_soft_span *x = a < g->lane.n_soft ? &g->lane.soft[a] : NULL, *y = b < n_pictures ? &pictures[b].span : NULL;
-        int first = x && (!y || x->pos < y->pos) ? x->pos : y->pos;
-        if (first >= same) break;
-        bool equal = x && y && x->pos == y->pos && x->n == y->n && memcmp(g->soft_hash[a], pictures[b].hash, 32) == 0;
-        if (!equal || y->pos + y->n > same) return first;
-        a++;
-        b++;
-    }
-    return same;
-}
-
 int sib_generation_shared(const sib_generation *g, const int32_t *ids, size_t n, const sib_gen_picture *pictures, int n_pictures)
 {
     if (!g->lane.seq || n == 0 || n > (size_t)g->model->facts.n_ctx) return 0;
-    int same = common_prefix(g, ids, (int)n, pictures, n_pictures);
+    int same = sib_lane_shares(&g->lane, g->soft_hash, ids, (int)n - 1, pictures, n_pictures);
     /* rewind_to() starts again where the model has forgotten too much */
     return same < g->lane.n_done && same < g->model->offers.keep->reach(g->model, g->lane.seq) ? 0 : same;
 }
@@ -176,7 +157,7 @@ sib_status sib_generation_prompt(sib_generation *g, const int32_t *ids, size_t n
     g->running = false;
     if (!g->lane.seq) SIB_TRY(g->model->ops->seq_new(g->model, &g->lane.seq, err)); /* an earlier round failed */
     SIB_TRY(start_request(g, r, err));
-    SIB_TRY(rewind_to(g, common_prefix(g, ids, (int)n, pictures, n_pictures), err));
+    SIB_TRY(rewind_to(g, sib_lane_shares(&g->lane, g->soft_hash, ids, (int)n - 1, pictures, n_pictures), err));
     SIB_TRY(set_pictures(g, pictures, n_pictures, err));
     g->n_cached = g->lane.n_done;
     memcpy(g->lane.tokens, ids, n * sizeof *ids);

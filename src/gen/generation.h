@@ -21,6 +21,10 @@ typedef struct sib_gen_picture {
     uint8_t hash[32]; /* of its pixels and the way they were cut into patches */
 } sib_gen_picture;
 
+/* How much of a lane's committed timeline the prompt `ids` shares, at most `limit`: equal ids, equal pictures (hash: of the
+ * lane's) at equal places; never the inside of a picture. */
+int sib_lane_shares(const sib_lane *l, uint8_t (*hash)[32], const int32_t *ids, int limit, const sib_gen_picture *pictures, int n_pictures);
+
 typedef struct sib_gen_request {
     const sib_sampler_params *sampler;
     const int32_t *eos;

@@ -11,41 +11,28 @@ void sib_kernels_init(sib_kernels *k, int isa)
     sib_delta_ref(&k->delta);
     sib_sparse_ref(&k->sparse);
     sib_denoise_ref(&k->denoise);
-#if __has_include("kernels/attention.h")
     sib_attention_ref(&k->attention);
-#endif
-#if __has_include("kernels/vector.h")
     sib_vector_ref(&k->vector);
-#endif
 #if defined(__x86_64__)
     if (isa >= SIB_ISA_AVX2) {
+        sib_matmul_avx2(&k->matmul);
         sib_delta_avx2(&k->delta);
         sib_sparse_avx2(&k->sparse);
         sib_denoise_avx2(&k->denoise);
-#if __has_include("kernels/attention.h")
         sib_attention_avx2(&k->attention);
-#endif
-#if __has_include("kernels/vector.h")
         sib_vector_avx2(&k->vector);
-#endif
     }
     if (isa >= SIB_ISA_AVX512) {
         sib_matmul_avx512(&k->matmul);
         sib_delta_avx512(&k->delta);
         sib_sparse_avx512(&k->sparse);
         sib_denoise_avx512(&k->denoise);
-#if __has_include("kernels/attention.h")
         sib_attention_avx512(&k->attention);
-#endif
-#if __has_include("kernels/vector.h")
         sib_vector_avx512(&k->vector);
-#endif
     }
     if (isa >= SIB_ISA_AVX512VNNI) {
         sib_matmul_avx512vnni(&k->matmul);
-#if __has_include("kernels/attention.h")
         sib_attention_avx512vnni(&k->attention);
-#endif
     }
     if (isa >= SIB_ISA_AMX) sib_matmul_amx(&k->matmul);
 #endif

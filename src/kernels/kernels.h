@@ -13,12 +13,8 @@
 #include "kernels/denoise.h"
 #include "kernels/matmul.h"
 #include "kernels/sparse.h"
-#if __has_include("kernels/attention.h")
 #include "kernels/attention.h"
-#endif
-#if __has_include("kernels/vector.h")
 #include "kernels/vector.h"
-#endif
 
 typedef struct sib_kernels {
     int isa; /* SIB_ISA_*, the level that the table was filled for */
@@ -26,12 +22,8 @@ typedef struct sib_kernels {
     sib_delta_kernels delta;
     sib_sparse_kernels sparse;
     sib_denoise_kernels denoise;
-#if __has_include("kernels/attention.h")
     sib_attention_kernels attention;
-#endif
-#if __has_include("kernels/vector.h")
     sib_vector_kernels vector;
-#endif
 } sib_kernels;
 
 /* `isa` must not exceed sib_cpu_detect(). */

@@ -115,6 +115,7 @@ void sib_packed_row(float *y, const sib_packed *p, int64_t o, int64_t first, int
 void sib_matmul_ref(sib_matmul_kernels *k);
 #if defined(__x86_64__)
 void sib_matmul_avx2(sib_matmul_kernels *k);
+void sib_matmul_avx2(sib_matmul_kernels *k);
 void sib_matmul_avx512(sib_matmul_kernels *k);
 void sib_matmul_avx512vnni(sib_matmul_kernels *k);
 void sib_matmul_amx(sib_matmul_kernels *k);

@@ -34,7 +34,8 @@ static void two_tap_part(void *ctx, int tid, int n_threads)
     sib_split(j->rows, 1, tid, n_threads, &begin, &end);
     for (int64_t r = begin; r < end; r++) {
         const float *x = j->x + r * j->n, *before = j->in_block[r] > 0 ? x - j->n : NULL;
-        const float *d0 = j->delta + r * j->delta_stride, *d1 = d0 + j->n / j->group, *residual = j->residual ? j->residual + r * j->n : NULL;
+        const float *d0 = j->delta + r * j->delta_stride, *d1 = d0 + j->n / j->group,
+                    *residual = j->residual ? j->residual + r * j->n : NULL;
         float *y = j->y + r * j->n;
         for (int c = 0; c < j->n; c++) {
             float v = (j->base[c] + d0[c / j->group]) * x[c];
@@ -44,12 +45,22 @@ static void two_tap_part(void *ctx, int tid, int n_threads)
     }
 }
 
-static void cpu_two_tap(sib_device *d, float *y, const float *x, const float *base, const float *delta, int64_t delta_stride, int group,
-                        const int32_t *in_block, int rows, int n, const float *residual)
+static void cpu_two_tap(sib_device *d, float *y, const float *x, const float *base, const float *delta,
+                        int64_t delta_stride, int group, const int32_t *in_block, int rows, int n,
+                        const float *residual)
 {
     assert(y != x && group > 0 && n % group == 0);
-    run(d, two_tap_part, &(draft_job){.y = y, .x = x, .base = base, .delta = delta, .residual = residual, .delta_stride = delta_stride,
-                                      .in_block = in_block, .rows = rows, .n = n, .group = group});
+    run(d, two_tap_part,
+        &(draft_job){.y = y,
+                     .x = x,
+                     .base = base,
+                     .delta = delta,
+                     .residual = residual,
+                     .delta_stride = delta_stride,
+                     .in_block = in_block,
+                     .rows = rows,
+                     .n = n,
+                     .group = group});
 }
 
 static void dots_part(void *ctx, int tid, int n_threads)

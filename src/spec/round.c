@@ -110,11 +110,9 @@ static sib_status draft(sib_round *r, sib_lane *const *lanes, int n, int rows_le
     return SIB_OK;
 }
 
-/* Rows of a prompt chunk: the chunk size or the lane's share of the call, extended to the end of a picture that would be
- * cut, for which it may take all the room that is left; 0 when even that is too little, and the lane waits. */
-static int chunk_rows(const sib_round *r, const sib_lane *l, int share, int room)
+int sib_lane_chunk(const sib_lane *l, int chunk, int share, int room)
 {
-    int left = l->n_tokens - l->n_done, rows = left < r->chunk ? left : r->chunk;
+    int left = l->n_tokens - l->n_done, rows = left < chunk ? left : chunk;
     if (rows > share) rows = share;
     for (int s = 0; s < l->n_soft; s++) {
         int end = l->n_done + rows, first = l->soft[s].pos, last = first + l->soft[s].n;
@@ -127,18 +125,18 @@ static int chunk_rows(const sib_round *r, const sib_lane *l, int share, int room
     return rows;
 }
 
-static void add_soft(sib_round *r, const sib_lane *l, sib_part *part)
+void sib_lane_soft(const sib_lane *l, sib_part *part, sib_soft *soft, int hidden)
 {
-    part->soft = r->soft + r->n_soft;
     int from = l->n_done, to = l->n_done + part->n_rows;
+    part->soft = soft;
+    part->n_soft = 0;
     for (int s = 0; s < l->n_soft; s++) {
         const sib_soft_span *span = &l->soft[s];
         int first = span->pos > from ? span->pos : from, last = span->pos + span->n < to ? span->pos + span->n : to;
         if (first >= last) continue;
-        int hidden = r->model->facts.hidden;
-        r->soft[r->n_soft++] = (sib_soft){.first = first - from, .n = last - first,
-                                          .features = span->features + (size_t)(first - span->pos) * hidden, .bidirectional = span->bidirectional, .everywhere = span->everywhere};
-        part->n_soft++;
+        soft[part->n_soft++] = (sib_soft){.first = first - from, .n = last - first,
+                                          .features = span->features + (size_t)(first - span->pos) * hidden,
+                                          .bidirectional = span->bidirectional, .everywhere = span->everywhere};
     }
 }
 
@@ -159,12 +157,13 @@ static sib_status build_parts(sib_round *r, sib_lane *const *lanes, int n, int *
             memcpy(l->tokens + l->n_tokens, r->drafts + (size_t)i * SIB_ROUND_EMIT, (size_t)r->n_drafts[i] * sizeof *l->tokens);
             part->n_rows = part->n_logits = 1 + r->n_drafts[i];
         } else {
-            part->n_rows = rows_left > 0 ? chunk_rows(r, l, rows_left / waiting > 0 ? rows_left / waiting : 1, rows_left) : 0;
+            part->n_rows = rows_left > 0 ? sib_lane_chunk(l, r->chunk, rows_left / waiting > 0 ? rows_left / waiting : 1, rows_left) : 0;
             part->n_logits = part->n_rows > 0 && l->n_done + part->n_rows == l->n_tokens;
             rows_left -= part->n_rows;
             waiting--;
         }
-        add_soft(r, l, part);
+        sib_lane_soft(l, part, r->soft + r->n_soft, r->model->facts.hidden);
+        r->n_soft += part->n_soft;
     }
     /* Lanes that got no row this time stay out of the call. */
     for (int i = 0; i < n; i++)

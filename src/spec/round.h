@@ -45,6 +45,12 @@ typedef struct sib_lane {
     sib_walk walk; /* n_emitted 0: the round was prompt only */
 } sib_lane;
 
+/* Rows of a lane's next prompt chunk: the chunk size or the lane's share of the call, extended to the end of a picture that
+ * would be cut, for which it may take all the room that is left; 0 when even that is too little, and the lane waits. */
+int sib_lane_chunk(const sib_lane *l, int chunk, int share, int room);
+/* The pictures in rows n_done .. n_done + part->n_rows - 1, into part->soft = `soft`, which has room for one a row. */
+void sib_lane_soft(const sib_lane *l, sib_part *part, sib_soft *soft, int hidden);
+
 typedef struct sib_round sib_round;
 
 /* Workspace for up to n_lanes lanes on this model; drafter may be NULL. chunk: prompt rows a lane adds to a round. */

@@ -568,7 +568,7 @@ FILTER(f_slice)
 static sib_targs rest_of(const sib_targs *a, size_t skip)
 {
     sib_targs rest = *a;
-    rest.pos += a->n ? skip : 0;
+    if (rest.pos) rest.pos += skip;
     rest.n -= skip;
     return rest;
 }

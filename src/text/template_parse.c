@@ -703,8 +703,9 @@ static sib_tnode *parse_named(parser *p, sib_tkind kind) /* name, perhaps dotted
     expect(p, T_NAME, kind == TN_FILTER ? "the name of a filter" : "the name of a test");
     n->name = from;
     while (skip(p, '.')) { /* no filter has such a name: what stands between does not matter */
-        n->name = (sib_str){from.p, (size_t)(cur(p)->s.p + cur(p)->s.n - from.p)};
+        sib_str more = cur(p)->s;
         expect(p, T_NAME, "a name");
+        n->name = (sib_str){from.p, (size_t)(more.p + more.n - from.p)};
     }
     n->which = (int16_t)(kind == TN_FILTER ? sib_tfilter_named(n->name) : sib_ttest_named(n->name));
     if (n->which < 0) push(p, &p->unknown, n);

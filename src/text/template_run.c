@@ -248,7 +248,7 @@ static sib_tv slice(sib_tr *r, sib_tv v, sib_tv a, sib_tv b, sib_tv c)
     }
     sib_twork(r, count);
     if (v.type != TV_STR) {
-        sib_tlist l = {v.u.list->v + start, count, count};
+        sib_tlist l = {count ? v.u.list->v + start : NULL, count, count};
         if (step != 1 && count) {
             l.v = sib_tarray(r, count, sizeof *l.v);
             for (size_t i = 0; i < count; i++) l.v[i] = v.u.list->v[start + (int64_t)i * step];

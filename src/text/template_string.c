@@ -966,7 +966,7 @@ static sib_tv call_method(sib_tr *r, sib_tv self, int number, const sib_targs *a
     }
     case M_CYCLE:
         if (!args->n) sib_tfail(r, SIB_TEMPLATE_RUNTIME, "no items for cycling given");
-        return args->pos[self.u.loop->i % args->n];
+        return args->pos[self.u.loop->i % args->n]; /* cppcheck-suppress zerodivcond ; sib_tfail does not return */
     case M_CHANGED: {
         sib_tv now = sib_tv_list(r, TV_TUPLE, (sib_tlist){args->pos, args->n, args->n});
         bool changed = self.u.loop->changed.type == TV_ABSENT || !sib_tv_equal(r, self.u.loop->changed, now);

@@ -693,7 +693,8 @@ sib_tlist sib_tv_items(sib_tr *r, sib_tv v)
     }
     case TV_ITER: {
         sib_titer *it = v.u.iter;
-        sib_tlist l = {it->items.v + it->at, it->items.n - it->at, it->items.n - it->at};
+        size_t left = it->items.n - it->at;
+        sib_tlist l = {left ? it->items.v + it->at : NULL, left, left};
         it->at = it->items.n;
         return l;
     }

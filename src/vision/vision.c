@@ -112,6 +112,7 @@ void sib_vision_free(sib_vision *v)
 static sib_status rows_new(void **block, sib_vision_rows *r, const sib_vision *v, const sib_image *seen, sib_err *err)
 {
     size_t n = (size_t)r->n, width = (size_t)v->cut * (size_t)v->cut * 3, pages = (n + SIB_KV_PAGE - 1) / SIB_KV_PAGE;
+    /* cppcheck-suppress pointerSize ; the block begins with pointers */
     char *p = malloc(pages * sizeof(void *) + n * (width * sizeof(float) + 5 * sizeof(int32_t)));
     if (!p) return sib_nomem(err, "patches of a picture");
     *block = p;

@@ -83,7 +83,7 @@ help_tests() {
     sed 's/\\-/-/g; s/\\f[RIB]//g' "$man" >"$plain"
     matches help.version '^sibyl [0-9]+\.[0-9]+\.[0-9]+$' "$SIBYL" --version
     commands=$("$SIBYL" help | sed -n 's/^  \([a-z]*\) .*/\1/p')
-    for command in generate chat serve inspect fit tokenize detokenize eval; do
+    for command in generate chat serve inspect fit bench doctor tokenize detokenize eval; do
         case " $(echo $commands) " in *" $command "*) ok "help.lists_$command" ;; *) bad "help.lists_$command" "got $commands" ;; esac
     done
     for command in $commands; do
@@ -269,6 +269,10 @@ report_tests() {
     done
     says inspect.no_folder 1 "$TMP/nowhere" "$SIBYL" inspect "$TMP/nowhere"
     matches fit.text 'MiB|KiB' "$SIBYL" fit --ctx 1000 --parallel 2
+    matches doctor.json '"same_text": ?true' "$SIBYL" doctor -m demo/gemma4-demo --draft demo/gemma4-demo-assistant -n 16 --ctx 512 --json
+    says doctor.no_drafter 1 'needs a model and a drafter folder' "$SIBYL" doctor -m demo/gemma4-demo
+    says doctor.wrong_pair 1 'DSpark drafter was made for a target with' "$SIBYL" doctor -m demo/gemma4-demo --draft tests/golden/cases/dspark-own
+    says dspark.as_model 1 'holds a drafter .dspark., which cannot answer alone' "$SIBYL" generate -m tests/golden/cases/dspark-own -p x
     matches fit.json '^\{.*\}$' "$SIBYL" fit --ctx 1000 --parallel 2 --json
 }
 

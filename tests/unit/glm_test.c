@@ -276,7 +276,7 @@ static void add(sib_safetensors_writer *w, const char *name, sib_dtype t, int ra
 static void add_absorbed(sib_safetensors_writer *w, const char *attn, const uint16_t *kv)
 {
     static uint16_t embed_q[4 * 32 * 24], unembed[4 * 32 * 32];
-    char name[320];
+    char name[352];
     for (int h = 0; h < 4; h++)
         for (int i = 0; i < 32; i++) {
             for (int d = 0; d < 24; d++) embed_q[(h * 32 + i) * 24 + d] = kv[(h * 56 + d) * 32 + i];

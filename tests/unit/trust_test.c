@@ -380,18 +380,15 @@ static void a_file_cut_while_it_loads_is_an_error(void **state)
 int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "--cut") == 0) return cut_and_recover(strtoull(argv[2], NULL, 10));
-    const struct CMUnitTest text[] = {
+    const struct CMUnitTest tests[] = {
         cmocka_unit_test(special_tokens_in_messages_stay_text),
         cmocka_unit_test(a_special_token_in_two_parts_stays_text),
         cmocka_unit_test(prompts_without_special_text_have_the_same_ids),
         cmocka_unit_test(marks_follow_the_text),
-    };
-    const struct CMUnitTest weights[] = {
         cmocka_unit_test_setup_teardown(a_norm_that_is_not_finite_stops_the_load, copy_demo, remove_copy),
         cmocka_unit_test_setup_teardown(a_scale_that_is_not_finite_stops_the_load, copy_demo, remove_copy),
         cmocka_unit_test_setup_teardown(a_weight_that_is_not_finite_is_named_by_its_layer, copy_demo, remove_copy),
         cmocka_unit_test(a_file_cut_while_it_loads_is_an_error),
     };
-    int failed = cmocka_run_group_tests_name("text", text, open_text_engine, close_text_engine);
-    return failed + cmocka_run_group_tests_name("weights", weights, NULL, NULL);
+    return cmocka_run_group_tests(tests, open_text_engine, close_text_engine);
 }

@@ -12,13 +12,24 @@ static sib_status open_target(block_case *c, sib_drafter_needs_fn needs_of, sib_
     sib_needs needs;
     int layers[SIB_MAX_TAPS];
     SIB_TRY(needs_of(&needs, layers, sib_checkpoint_config(c->files), err));
-    sib_facts facts = {.family = "case", .n_vocab = needs.n_vocab, .hidden = needs.hidden_width, .n_layers = needs.n_layers, .n_ctx = 256, .max_rows = 128, .max_logits = 128, .embed_scale = 1};
+    sib_facts facts = {.family = "case",
+                       .n_vocab = needs.n_vocab,
+                       .hidden = needs.hidden_width,
+                       .n_layers = needs.n_layers,
+                       .n_ctx = 256,
+                       .max_rows = 128,
+                       .max_logits = 128,
+                       .embed_scale = 1};
     int64_t n_embed = 0, n_head = 0;
-    float *embed = golden_floats(c->g, &n_embed, "target.embed_tokens"), *head = golden_floats(c->g, &n_head, "target.lm_head");
+    float *embed = golden_floats(c->g, &n_embed, "target.embed_tokens"),
+          *head = golden_floats(c->g, &n_head, "target.lm_head");
     golden_input(c->g, "target.embed_tokens");
     golden_input(c->g, "target.lm_head");
     int64_t want = (int64_t)facts.n_vocab * facts.hidden;
-    sib_status s = (embed && n_embed != want) || (head && n_head != want) ? sib_fail(err, SIB_EFORMAT, "target.embed_tokens and target.lm_head must be [%d, %d]", facts.n_vocab, facts.hidden) : SIB_OK;
+    sib_status s = (embed && n_embed != want) || (head && n_head != want)
+                       ? sib_fail(err, SIB_EFORMAT, "target.embed_tokens and target.lm_head must be [%d, %d]",
+                                  facts.n_vocab, facts.hidden)
+                       : SIB_OK;
     if (s == SIB_OK) s = fake_target_new(&c->target, c->g->device, &facts, embed, head, err);
     free(embed);
     free(head);
@@ -58,7 +69,8 @@ void block_case_close(block_case *c)
     if (c->state) c->drafter->ops->state_free(c->drafter, c->state);
     if (c->drafter) c->drafter->ops->free(c->drafter);
     if (c->target) c->target->ops->free(c->target);
-    if (c->taps) c->g->device->ops->release(c->g->device, c->taps, (size_t)c->n_rows * (size_t)c->width * sizeof(float));
+    if (c->taps)
+        c->g->device->ops->release(c->g->device, c->taps, (size_t)c->n_rows * (size_t)c->width * sizeof(float));
     sib_checkpoint_free(c->files);
 }
 
@@ -72,8 +84,10 @@ sib_status block_case_restart(block_case *c, sib_err *err)
 
 sib_status block_case_settle(block_case *c, int first, int n, sib_err *err)
 {
-    if (first < 0 || n < 0 || first + n > c->n_rows) return sib_fail(err, SIB_EFORMAT, "rows %d to %d of %lld taps", first, first + n, (long long)c->n_rows);
-    sib_settle s = {.state = c->state, .n = n, .pos0 = first, .next = -1, .taps = c->taps + (size_t)first * (size_t)c->width};
+    if (first < 0 || n < 0 || first + n > c->n_rows)
+        return sib_fail(err, SIB_EFORMAT, "rows %d to %d of %lld taps", first, first + n, (long long)c->n_rows);
+    sib_settle s = {
+        .state = c->state, .n = n, .pos0 = first, .next = -1, .taps = c->taps + (size_t)first * (size_t)c->width};
     record_settle(&c->record);
     sib_block_trace(c->drafter, record_trace(&c->record));
     sib_status status = c->drafter->ops->settle(c->drafter, &s, 1, err);
@@ -95,7 +109,8 @@ sib_status block_case_round(block_case *c, const char *prefix, int32_t pending, 
     sib_status s = c->drafter->ops->propose(c->drafter, &p, 1, err); /* the traced round takes other paths */
     sib_block_trace(c->drafter, (sib_trace){0});
     SIB_TRY(s);
-    if (p.n != n || memcmp(got, again, (size_t)n * sizeof *got)) return sib_fail(err, SIB_ESTATE, "%stokens: a traced round drafts other tokens", prefix);
+    if (p.n != n || memcmp(got, again, (size_t)n * sizeof *got))
+        return sib_fail(err, SIB_ESTATE, "%stokens: a traced round drafts other tokens", prefix);
     record_compare(g, &c->record, prefix);
     char key[128];
     (void)snprintf(key, sizeof key, "%stokens", prefix);

@@ -18,7 +18,8 @@ typedef struct block_case {
 } block_case;
 
 /* Opens the case's drafter; target.embed_tokens and target.lm_head are lent to it when the case has them. */
-sib_status block_case_open(block_case *c, golden *g, sib_drafter_needs_fn needs, sib_drafter_open_fn open, sib_err *err);
+sib_status block_case_open(block_case *c, golden *g, sib_drafter_needs_fn needs, sib_drafter_open_fn open,
+                           sib_err *err);
 void block_case_close(block_case *c);
 /* A new timeline. */
 sib_status block_case_restart(block_case *c, sib_err *err);

@@ -56,11 +56,13 @@ sib_status golden_dflash(golden *g, sib_err *err)
     block_case c;
     sib_status s = block_case_open(&c, g, sib_dflash2_needs, sib_dflash2_open, err);
     int64_t n_rounds = 0, n_accepted = 0, n_context = 0;
-    int32_t *pending = golden_ints(g, &n_rounds, "pending"), *accepted = golden_ints(g, &n_accepted, "accepted"), *context = golden_ints(g, &n_context, "round_context");
+    int32_t *pending = golden_ints(g, &n_rounds, "pending"), *accepted = golden_ints(g, &n_accepted, "accepted"),
+            *context = golden_ints(g, &n_context, "round_context");
     golden_input(g, "pending");
     golden_input(g, "accepted");
     golden_input(g, "round_context");
-    if (s == SIB_OK && (!pending || !accepted || !context || n_rounds < 1 || n_accepted < n_rounds)) s = sib_fail(err, SIB_EFORMAT, "pending, accepted and round_context are needed");
+    if (s == SIB_OK && (!pending || !accepted || !context || n_rounds < 1 || n_accepted < n_rounds))
+        s = sib_fail(err, SIB_EFORMAT, "pending, accepted and round_context are needed");
     if (s == SIB_OK) s = singles(&c, pending[0], err);
     if (s == SIB_OK) s = block_case_restart(&c, err);
     for (int r = 0, done = 0; s == SIB_OK && r < n_rounds; r++) {

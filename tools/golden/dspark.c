@@ -1,4 +1,5 @@
-/* tools/golden/dspark.c - the own DSpark beside its real target: taps, rounds scripted by `accepted`, plain greedy text. */
+/* tools/golden/dspark.c - the own DSpark beside its real target: taps, rounds scripted by `accepted`, plain greedy
+ * text. */
 #include "record.h"
 
 #include "drafters/block.h"
@@ -43,18 +44,27 @@ static void compare_one(golden *g, int r, const char *name, int32_t got)
 }
 
 /* Target rows in, the first `keep` of them committed and told to the drafter; their taps are compared. */
-static sib_status feed(spark_case *c, const int32_t *ids, int n, int keep, const char *taps_key, int32_t *best, sib_err *err)
+static sib_status feed(spark_case *c, const int32_t *ids, int n, int keep, const char *taps_key, int32_t *best,
+                       sib_err *err)
 {
     sib_model *m = c->model;
     sib_forward_out f;
     int pos0 = m->ops->seq_length(m, c->seq);
     SIB_TRY(m->ops->forward(m, &(sib_part){.seq = c->seq, .ids = ids, .n_rows = n, .n_logits = n}, 1, &f, err));
     SIB_TRY(m->offers.keep->keep(m, c->seq, keep, err));
-    for (int i = 0; best && i < n; i++) best[i] = argmax(f.logits + (size_t)i * (size_t)m->facts.n_vocab, m->facts.n_vocab);
+    for (int i = 0; best && i < n; i++)
+        best[i] = argmax(f.logits + (size_t)i * (size_t)m->facts.n_vocab, m->facts.n_vocab);
     const sib_needs *needs = c->drafter->ops->needs(c->drafter);
     const float *taps = m->offers.taps->rows(m);
     golden_compare(c->g, taps_key, taps, (int64_t)keep * needs->n_taps * needs->hidden_width);
-    sib_settle s = {.state = c->state, .seq = c->seq, .ids = ids, .n = keep, .pos0 = pos0, .next = -1, .hidden = f.hidden, .taps = taps};
+    sib_settle s = {.state = c->state,
+                    .seq = c->seq,
+                    .ids = ids,
+                    .n = keep,
+                    .pos0 = pos0,
+                    .next = -1,
+                    .hidden = f.hidden,
+                    .taps = taps};
     record_settle(&c->record);
     sib_block_trace(c->drafter, record_trace(&c->record));
     sib_status status = c->drafter->ops->settle(c->drafter, &s, 1, err);
@@ -92,7 +102,12 @@ static sib_status draft_round(spark_case *c, int round, int32_t pending, int32_t
     int32_t plain[SIB_MAX_DRAFT], traced[SIB_MAX_DRAFT];
     char prefix[32], key[64];
     int64_t n = 0;
-    sib_propose p = {.state = c->state, .seq = c->seq, .pending = pending, .position = c->model->ops->seq_length(c->model, c->seq), .max = c->gamma, .ids = plain};
+    sib_propose p = {.state = c->state,
+                     .seq = c->seq,
+                     .pending = pending,
+                     .position = c->model->ops->seq_length(c->model, c->seq),
+                     .max = c->gamma,
+                     .ids = plain};
     SIB_TRY(c->drafter->ops->propose(c->drafter, &p, 1, err));
     int length = p.n;
     p.ids = traced;
@@ -100,14 +115,17 @@ static sib_status draft_round(spark_case *c, int round, int32_t pending, int32_t
     sib_block_trace(c->drafter, record_trace(&c->record));
     sib_status s = c->drafter->ops->propose(c->drafter, &p, 1, err);
     SIB_TRY(s);
-    if (p.n != length || memcmp(plain, traced, (size_t)length * sizeof *plain)) return sib_fail(err, SIB_ESTATE, "round %d: a traced round drafts other tokens", round);
+    if (p.n != length || memcmp(plain, traced, (size_t)length * sizeof *plain))
+        return sib_fail(err, SIB_ESTATE, "round %d: a traced round drafts other tokens", round);
     (void)snprintf(prefix, sizeof prefix, "round.%d.", round);
     record_compare(g, &c->record, prefix);
-    const float *ids = record_get(&c->record, &n, true, "draft.chosen"), *bias = record_get(&c->record, &n, true, "draft.markov_bias");
+    const float *ids = record_get(&c->record, &n, true, "draft.chosen"),
+                *bias = record_get(&c->record, &n, true, "draft.markov_bias");
     (void)snprintf(key, sizeof key, "%sbias", prefix);
     golden_compare(g, key, bias, n);
     for (int i = 0; i < c->gamma; i++) tokens[i] = (int32_t)ids[i];
-    if (memcmp(tokens, plain, (size_t)length * sizeof *plain)) return sib_fail(err, SIB_ESTATE, "round %d: the draft is not the block's beginning", round);
+    if (memcmp(tokens, plain, (size_t)length * sizeof *plain))
+        return sib_fail(err, SIB_ESTATE, "round %d: the draft is not the block's beginning", round);
     (void)snprintf(key, sizeof key, "%stokens", prefix);
     golden_compare_ids(g, key, tokens, c->gamma);
     compare_one(g, round, "context_rows", sib_block_context(c->state));
@@ -133,7 +151,8 @@ static sib_status rounds(spark_case *c, int32_t pending, sib_err *err)
         int32_t window[SIB_MAX_DRAFT + 1], best[SIB_MAX_DRAFT + 1], accepted = one(g, r, "accepted");
         char key[64];
         compare_one(g, r, "pending", pending);
-        if (accepted < 0 || accepted > c->gamma) return sib_fail(err, SIB_EFORMAT, "round.%d.accepted is %d", r, accepted);
+        if (accepted < 0 || accepted > c->gamma)
+            return sib_fail(err, SIB_EFORMAT, "round.%d.accepted is %d", r, accepted);
         SIB_TRY(draft_round(c, r, pending, window + 1, err));
         window[0] = pending;
         (void)snprintf(key, sizeof key, "round.%d.commit.taps", r);
@@ -159,7 +178,8 @@ static sib_status greedy(spark_case *c, const int32_t *ids, int n, sib_err *err)
     sib_status s = want && got ? m->ops->seq_new(m, &seq, err) : sib_fail(err, SIB_EFORMAT, "greedy.tokens are needed");
     for (int64_t i = 0; s == SIB_OK && i < count; i++) {
         int rows = i ? 1 : n;
-        s = m->ops->forward(m, &(sib_part){.seq = seq, .ids = i ? got + i - 1 : ids, .n_rows = rows, .n_logits = 1}, 1, &f, err);
+        s = m->ops->forward(m, &(sib_part){.seq = seq, .ids = i ? got + i - 1 : ids, .n_rows = rows, .n_logits = 1}, 1,
+                            &f, err);
         if (s == SIB_OK) s = m->offers.keep->keep(m, seq, rows, err);
         if (s == SIB_OK) got[i] = argmax(f.logits, m->facts.n_vocab);
     }
@@ -176,7 +196,8 @@ static sib_status run(spark_case *c, const int32_t *ids, int n, sib_err *err)
     SIB_TRY(c->model->ops->seq_new(c->model, &c->seq, err));
     SIB_TRY(c->drafter->ops->state_new(c->drafter, &c->state, err));
     SIB_TRY(feed(c, ids, n - 1, n - 1, "prefill.taps", NULL, err));
-    golden_compare(c->g, "prefill.context", record_get(&c->record, &count, true, "context.hidden_norm"), (int64_t)(n - 1) * ((sib_block *)(void *)c->drafter)->hidden);
+    golden_compare(c->g, "prefill.context", record_get(&c->record, &count, true, "context.hidden_norm"),
+                   (int64_t)(n - 1) * ((sib_block *)(void *)c->drafter)->hidden);
     SIB_TRY(rounds(c, ids[n - 1], err));
     const float *context = record_get(&c->record, &count, true, "context.hidden_norm");
     golden_compare(c->g, "context", context, count);
@@ -193,7 +214,9 @@ sib_status golden_dspark(golden *g, sib_err *err)
     c.model = m.model;
     sib_status s = sib_checkpoint_open(&files, g->dir, &(sib_checkpoint_options){.config_file = "dspark.json"}, err);
     sib_loader l = {.dev = g->device, .files = files};
-    if (s == SIB_OK) s = sib_dspark_open(&c.drafter, &l, m.model, &(sib_drafter_options){.n_seqs = 2, .max_draft = SIB_MAX_DRAFT}, err);
+    if (s == SIB_OK)
+        s = sib_dspark_open(&c.drafter, &l, m.model, &(sib_drafter_options){.n_seqs = 2, .max_draft = SIB_MAX_DRAFT},
+                            err);
     int64_t n = 0;
     int32_t *ids = golden_ints(g, &n, "input_ids");
     golden_input(g, "input_ids");

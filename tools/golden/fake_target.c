@@ -54,16 +54,24 @@ static const sib_vocab_port vocab = {embed, head};
 
 static sib_status matrix(sib_device *dev, sib_matrix **out, const sib_facts *f, const float *values, sib_err *err)
 {
-    sib_matrix_src src = {.name = "target", .storage = SIB_PLAIN, .out = f->n_vocab, .in = f->hidden, .n_experts = 1, .dtype = SIB_F32, .data = values};
+    sib_matrix_src src = {.name = "target",
+                          .storage = SIB_PLAIN,
+                          .out = f->n_vocab,
+                          .in = f->hidden,
+                          .n_experts = 1,
+                          .dtype = SIB_F32,
+                          .data = values};
     return dev->ops->matrix_new(dev, out, &src, err);
 }
 
-sib_status fake_target_new(sib_model **out, sib_device *dev, const sib_facts *facts, const float *e, const float *h, sib_err *err)
+sib_status fake_target_new(sib_model **out, sib_device *dev, const sib_facts *facts, const float *e, const float *h,
+                           sib_err *err)
 {
     *out = NULL;
     fake *m = calloc(1, sizeof *m);
     if (!m) return sib_nomem(err, "target");
-    m->model = (sib_model){.ops = &ops, .facts = *facts, .device = dev, .offers = {.taps = &taps, .vocab = e && h ? &vocab : NULL}};
+    m->model = (sib_model){
+        .ops = &ops, .facts = *facts, .device = dev, .offers = {.taps = &taps, .vocab = e && h ? &vocab : NULL}};
     sib_status s = SIB_OK;
     if (e && h) s = matrix(dev, &m->embed, facts, e, err);
     if (e && h && s == SIB_OK) s = matrix(dev, &m->head, facts, h, err);

@@ -9,6 +9,7 @@
 #include "ports/model.h"
 
 /* embed, head: host [n_vocab][hidden], copied; NULL: no vocabulary port. Free with model->ops->free. */
-sib_status fake_target_new(sib_model **out, sib_device *dev, const sib_facts *facts, const float *embed, const float *head, sib_err *err);
+sib_status fake_target_new(sib_model **out, sib_device *dev, const sib_facts *facts, const float *embed,
+                           const float *head, sib_err *err);
 
 #endif

@@ -82,7 +82,9 @@ static bool ends_with_any(const char *name, const char *const *ends)
 
 void record_compare(golden *g, const record *r, const char *prefix)
 {
-    static const char *const joined[] = {".k_norm", ".v_norm", ".keys", ".values", NULL}, *const context[] = {".k_proj.0", ".v_proj.0", NULL};
+    static const char *const joined[] = {".k_norm", ".v_norm", ".keys", ".values", NULL}, *const context[] = {
+                                                                                              ".k_proj.0", ".v_proj.0",
+                                                                                              NULL};
     size_t skip = strlen(prefix);
     for (size_t i = 0; i < sib_safetensors_count(g->expected); i++) {
         const char *key = sib_safetensors_at(g->expected, i)->name, *name = key + skip;
@@ -90,10 +92,12 @@ void record_compare(golden *g, const record *r, const char *prefix)
         int64_t n = 0, before = 0;
         if (strncmp(name, "context.", 8) == 0 || ends_with_any(name, context)) {
             const float *v = record_get(r, &n, false, "%s%s", strncmp(name, "context.", 8) ? "context." : "", name);
-            if (!v && sib_tensor_elements(sib_safetensors_at(g->expected, i)) == 0) v = &(float){0}; /* no row entered */
+            if (!v && sib_tensor_elements(sib_safetensors_at(g->expected, i)) == 0)
+                v = &(float){0}; /* no row entered */
             if (v) golden_compare(g, key, v, n);
         } else if (ends_with_any(name, joined)) {
-            const float *c = record_get(r, &before, true, "context.%s", name), *d = record_get(r, &n, true, "draft.%s", name);
+            const float *c = record_get(r, &before, true, "context.%s", name),
+                        *d = record_get(r, &n, true, "draft.%s", name);
             if (!d) continue;
             float *both = grow(NULL, (size_t)(before + n) * sizeof *both);
             if (c) memcpy(both, c, (size_t)before * sizeof *both);
