@@ -126,6 +126,7 @@ static void set_options(sib_server_options *o, const cli_args *a)
     o->model_name = a->alias;
     o->draft_name = last_part(a->options.draft);
     o->any_model = a->any_model;
+    o->trust_content = a->trust_content;
     if (a->keepalive) o->keepalive = a->keepalive[0] == 'o' ? SIB_KEEPALIVE_OFF : a->keepalive[1] == 'h' ? SIB_KEEPALIVE_CHUNK : SIB_KEEPALIVE_COMMENT;
 }
 

@@ -64,7 +64,7 @@ static const option_row rows[] = {
     {"plain", 0, FLAG, NULL, CLI_TOKENIZE, AT(plain), 0, 0, "text that looks like a special token stays text"},
     {"special", 0, FLAG, NULL, CLI_TOKENIZE, AT(special), 0, 0, "add what the tokenizer adds around a text (BOS ...)"},
     {"special", 0, FLAG, NULL, CLI_DETOKENIZE, AT(special), 0, 0, "print special tokens"},
-    {"trust-content", 0, FLAG, NULL, ANSWERS | CLI_TOKENIZE | CLI_EVAL, AT(trust_content), 0, 0,
+    {"trust-content", 0, FLAG, NULL, ANSWERS | CLI_TOKENIZE | CLI_EVAL | CLI_SERVE, AT(trust_content), 0, 0,
      "special tokens written in messages count (default: they stay text)"},
     {"special", 0, FLAG, NULL, ANSWERS, AT(request.keep_special), 0, 0, "print special tokens"},
     {"ids", 0, FLAG, NULL, CLI_TOKENIZE, AT(only_ids), 0, 0, "print only the ids, on one line"},

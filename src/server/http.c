@@ -192,8 +192,15 @@ static void answer_done(sib_http_conn *c)
     watch(c);
 }
 
+/* A client has stall_s from the first byte that waits, then from the last one it took. */
+static void begin_output(sib_http_conn *c)
+{
+    if (c->sent == c->out.n) c->deadline = sib_http_now() + c->http->o.stall_s;
+}
+
 static void put_head(sib_http_conn *c, int status, const char *type)
 {
+    begin_output(c);
     sib_buf_addf(&c->out, "HTTP/1.1 %d %s\r\n", status, sib_http_reason(status));
     if (type) sib_buf_addf(&c->out, "Content-Type: %s\r\n", type);
     sib_buf_add(&c->out, c->headers.p ? c->headers.p : "", c->headers.n);
@@ -262,6 +269,7 @@ bool sib_http_send(sib_http_conn *c, sib_str bytes)
 {
     if (c->dead) return false;
     if (bytes.n == 0) return true;
+    begin_output(c);
     if (c->head.minor == 0) {
         sib_buf_add(&c->out, bytes.p, bytes.n);
     } else {
@@ -292,7 +300,7 @@ void sib_http_finish(sib_http_conn *c)
 static void deliver(sib_http_conn *c)
 {
     c->state = BUSY;
-    c->deadline = c->last_sent = sib_http_now();
+    c->last_sent = sib_http_now();
     watch(c);
     c->http->h.request(c->http->h.ctx, c, &c->head, &c->body);
 }

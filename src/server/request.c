@@ -503,6 +503,8 @@ static sib_status cut_after_final(sib_task *t, const json_t *messages)
         if (memcmp(t->prompt.p + at - n, text, n) == 0) {
             t->prompt.n = at;
             t->prompt.p[at] = 0;
+            while (t->given.n > 0 && t->given.v[t->given.n - 1].at >= at) t->given.n--;
+            if (t->given.n > 0 && t->given.v[t->given.n - 1].at + t->given.v[t->given.n - 1].n > at) t->given.v[t->given.n - 1].n = at - t->given.v[t->given.n - 1].at;
             return SIB_OK;
         }
     return sib_refuse(t, "continue_final_message", "the chat template does not print the last message's text as it is");
@@ -534,6 +536,7 @@ static sib_status render(sib_task *t, const sib_chat_input *in)
                                            : sib_fail(&err, SIB_EUNSUPPORTED, "the checkpoint has no chat template; use /v1/completions");
     free(z);
     if (s == SIB_OK && t->prompt.failed) return no_memory(t);
+    if (t->server->o.trust_content) t->given.n = 0;
     return s == SIB_OK ? SIB_OK : sib_refuse_status(t, s, err.message);
 }
 

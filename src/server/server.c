@@ -41,7 +41,7 @@ static void reply_problem(sib_server *s, sib_http_conn *c, const char *endpoint,
     sib_buf out = {0};
     sib_problem p = {.status = status, .type = type, .code = code};
     (void)snprintf(p.message, sizeof p.message, "%s", message);
-    if (strcmp(endpoint, "/v1/messages") == 0) sib_format_messages.problem(NULL, &p, &out);
+    if (sib_starts_with(endpoint, "/v1/messages")) sib_format_messages.problem(NULL, &p, &out);
     else sib_problem_openai(NULL, &p, &out);
     reply_json(s, c, endpoint, status, sib_buf_view(&out));
     sib_buf_deinit(&out);

@@ -26,6 +26,7 @@ typedef struct sib_server_options {
     int n_origins;
     const char *model_name;       /* NULL: the checkpoint folder's name */
     const char *draft_name;       /* id of the drafter, for draft_model; may be NULL */
+    bool trust_content;           /* special tokens that clients write in messages count */
     bool any_model;               /* requests may name any model        */
     double keepalive_s;           /* of streams that have nothing to say */
     sib_keepalive keepalive;

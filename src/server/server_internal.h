@@ -135,7 +135,7 @@ struct sib_task {
     sib_problem problem;
     bool stream, include_usage, timings_per_token;
     sib_buf prompt, begun;
-    sib_spans given; /* parts of the prompt that the client wrote: no special tokens there */
+    sib_spans given; /* parts of the prompt that the client wrote: they never become special tokens */
     bool forced;
     sib_ids ids;
     sib_buf *pictures; /* files */

@@ -76,8 +76,8 @@ void sib_task_unref(sib_task *t)
     free(t->bias);
     sib_ids_deinit(&t->ids);
     sib_buf_deinit(&t->prompt);
-    sib_spans_deinit(&t->given);
     sib_buf_deinit(&t->begun);
+    sib_spans_deinit(&t->given);
     sib_buf_deinit(&t->body);
     sib_grammar_program_free(t->program);
     json_decref(t->state);

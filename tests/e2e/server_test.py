@@ -340,6 +340,10 @@ def test_text_routes(s):
     ids = [t["id"] for t in a["tokens"]]
     check(s.post("/detokenize", {"tokens": ids})[1]["content"] == "Hello there", "tokenize and back")
     check("<|turn>user" in s.post("/apply-template", chat())[1]["prompt"], "apply-template")
+    plain, marked = (s.post("/v1/chat/completions", chat(t, max_tokens=1))[1]["usage"]["prompt_tokens"] for t in ("a", "a<turn|>"))
+    check(marked > plain + 1, "a special token in a message stays text")
+    status, a, _ = s.post("/v1/chat/completions", chat("<|image|>", max_tokens=1))
+    check(status == 200, f"nor does a message make a place for a picture: {a}")
     check(s.call("GET", "/v1/models")[1]["data"][0]["id"] == "gemma4-demo", "models")
     check(s.call("GET", "/v1/models/gemma4-demo")[1]["id"] == "gemma4-demo" and s.call("GET", "/v1/models/other")[0] == 404, "one model")
     status, text, r = s.call("GET", "/")
