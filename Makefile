@@ -171,7 +171,7 @@ $(TESTS): $(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(BUILD)/libsibyl.a
 FUZZ_OBJ = $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/fuzz-targets/%.o)
 $(FUZZ_OBJ): $(BUILD)/fuzz-targets/%.o: tests/fuzz/%.c
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) $(SANFLAGS) -DLLVMFuzzerTestOneInput=$* -MMD -MP -c -o $@ $<
+	$(CC) $(CFLAGS_ALL) $(SANFLAGS) -Wno-missing-prototypes -DLLVMFuzzerTestOneInput=$* -MMD -MP -c -o $@ $<
 $(BUILD)/tests/fuzz_regressions_test: $(FUZZ_OBJ)
 $(BUILD)/examples/%: examples/%.c $(BUILD)/libsibyl.a
 	@mkdir -p $(@D)
