@@ -185,13 +185,12 @@ $(FUZZERS): $(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/libsibyl.a
 
 # One rule compiles everything; the file name decides the extra flags.
 isa_of = $(if $(findstring _amx,$1),$(ISA_amx),$(if $(findstring _avx512vnni,$1),$(ISA_avx512vnni),$(if $(findstring _avx512,$1),$(ISA_avx512),$(if $(findstring _avx2,$1),$(ISA_avx2)))))
-# The unrolled matmul kernels take minutes to compile with a sanitizer; kcheck watches them with guarded buffers instead.
-san_of = $(if $(findstring kernels/x86/matmul_,$1),,$(SANFLAGS))
-kernel_of = $(if $(findstring src/kernels/,$1),-O3)
+# Instrumented kernel templates take minutes at -O3.
+kernel_of = $(if $(findstring src/kernels/,$1),$(if $(SAN),-O1,-O3))
 strict_of = $(if $(filter src/artifacts/% src/text/% src/image/% src/server/%,$1),$(STRICT))
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) $(call san_of,$<) $(call kernel_of,$<) $(call isa_of,$<) $(call strict_of,$<) -MMD -MP -c -o $@ $<
+	$(CC) $(CFLAGS_ALL) $(SANFLAGS) $(call kernel_of,$<) $(call isa_of,$<) $(call strict_of,$<) -MMD -MP -c -o $@ $<
 
 $(BUILD)/src/server/page.o: src/server/page.html
 

@@ -77,14 +77,10 @@ sib_status sib_cpu_device_new(sib_device **out, const sib_cpu_options *o, sib_er
     };
     sib_cpu_matmul_ops(&c->ops);
     sib_cpu_sparse_ops(&c->ops);
-#if __has_include("kernels/attention.h")
     sib_cpu_attention_ops(&c->ops);
-#endif
-#if __has_include("kernels/vector.h")
     sib_cpu_vector_ops(&c->ops);
     sib_cpu_head_ops(&c->ops);
     sib_cpu_draft_ops(&c->ops);
-#endif
     sib_cpu_delta_ops(&c->ops);
     sib_cpu_denoise_ops(&c->ops);
     c->base.ops = &c->ops;

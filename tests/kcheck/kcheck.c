@@ -24,13 +24,9 @@
 
 static const kc_family *const families[] = {
     &kc_matmul,
-#if __has_include("kernels/attention.h")
     &kc_attention,
-#endif
-#if __has_include("kernels/vector.h")
     &kc_vector,
     &kc_delta,
-#endif
 };
 
 /* What a child leaves for its parent, also when it dies. */

@@ -12,8 +12,12 @@
 #define UNROLL    _Pragma("clang loop unroll(full)")
 #define NO_UNROLL _Pragma("clang loop unroll(disable)")
 #else
-#define UNROLL    _Pragma("GCC unroll 16")
+#define UNROLL _Pragma("GCC unroll 16")
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define NO_UNROLL /* gcc would warn that instrumented loops lose the annotation */
+#else
 #define NO_UNROLL _Pragma("GCC unroll 1")
+#endif
 #endif
 
 #define PANEL_ROWS 24 /* from here on unpacking into a panel pays */

@@ -1,4 +1,4 @@
-/* kernels/x86/matmul_avx2.c - matmul with 256-bit vectors; see matmul.h for layout and numerics.
+/* kernels/x86/matmul_avx2.c - matmul and the preparation of its rows with 256-bit vectors; see matmul.h for layout and numerics.
  *
  * A line of 16 lanes is two vectors. Up to four rows share the unpacking of a line.
  *   F32   a unit is one chain of fused multiply-adds over ascending k (also BF16 rows, whose x was rounded)
@@ -7,6 +7,7 @@
 #include "kernels/matmul_internal.h"
 
 #include <immintrin.h>
+#include <math.h>
 #include <string.h>
 
 #define ALWAYS_INLINE inline __attribute__((always_inline))
@@ -225,8 +226,103 @@ DEFINE(run_f32_f32, block_f32, SIB_PACK_F32)
 DEFINE(run_q4_int8, block_int8, SIB_PACK_Q4)
 DEFINE(run_q8_int8, block_int8, SIB_PACK_Q8)
 
+/* ---- preparing rows --------------------------------------------------------------------- */
+
+static ALWAYS_INLINE void load_chunk(__m256 v[8], const float *x, int64_t in, int64_t c)
+{
+    float end[SIB_CHUNK] = {0};
+    const float *from = x + c * SIB_CHUNK;
+    if (in - c * SIB_CHUNK < SIB_CHUNK) from = memcpy(end, from, (size_t)(in - c * SIB_CHUNK) * sizeof *end);
+    UNROLL for (int i = 0; i < 8; i++) v[i] = _mm256_loadu_ps(from + 8 * i);
+}
+
+/* Nearest, ties to even, as sib_bf16_of_f32. */
+static ALWAYS_INLINE __m256 round_bf16(__m256 v)
+{
+    __m256i u = _mm256_castps_si256(v), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    __m256i r = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
+    __m256 nan = _mm256_castsi256_ps(_mm256_or_si256(u, _mm256_set1_epi32(0x400000)));
+    __m256 all = _mm256_blendv_ps(_mm256_castsi256_ps(r), nan, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    return _mm256_and_ps(all, _mm256_castsi256_ps(_mm256_set1_epi32((int)0xFFFF0000u)));
+}
+
+static ALWAYS_INLINE float sum_ps(__m256 v)
+{
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+static ALWAYS_INLINE int sum_epi32(__m256i v)
+{
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, _MM_SHUFFLE(1, 0, 3, 2)));
+    return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, _MM_SHUFFLE(2, 3, 0, 1))));
+}
+
+static void prepare_f32(void *record, const float *x, int64_t in, bool round)
+{
+    sib_chunk_f32 *r = record;
+    for (int64_t c = 0; c * SIB_CHUNK < in; c++, r++) {
+        __m256 v[8];
+        load_chunk(v, x, in, c);
+        UNROLL for (int i = 0; i < 8; i++)
+        {
+            if (round) v[i] = round_bf16(v[i]);
+            _mm256_storeu_ps(r->x + 8 * i, v[i]);
+        }
+        r->sum[0] = sum_ps(_mm256_add_ps(_mm256_add_ps(v[0], v[1]), _mm256_add_ps(v[2], v[3])));
+        r->sum[1] = sum_ps(_mm256_add_ps(_mm256_add_ps(v[4], v[5]), _mm256_add_ps(v[6], v[7])));
+        r->sum[2] = r->sum[0] + r->sum[1];
+        r->sum[3] = 0;
+    }
+}
+
+/* 32 integers within a byte's range as bytes, of each 8 the even ones first. */
+static ALWAYS_INLINE __m256i narrow(const __m256i q[4])
+{
+    const __m256i order = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
+    __m256i p = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
+    p = _mm256_permutevar8x32_epi32(p, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)); /* packs work in halves */
+    return _mm256_shuffle_epi8(p, order);
+}
+
+static void prepare_int8(void *record, const float *x, int64_t in, bool round)
+{
+    const __m256i most = _mm256_set1_epi32(127), least = _mm256_set1_epi32(-127), magnitude = _mm256_set1_epi32(0x7FFFFFFF);
+    sib_chunk_int8 *r = record;
+    (void)round;
+    for (int64_t c = 0; c * SIB_CHUNK < in; c++, r++) {
+        __m256 v[8];
+        __m256i q[8], bits = _mm256_setzero_si256();
+        load_chunk(v, x, in, c);
+        UNROLL for (int i = 0; i < 8; i++)
+            bits = _mm256_max_epu32(bits, _mm256_and_si256(_mm256_castps_si256(v[i]), magnitude));
+        __m128i m = _mm_max_epu32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1));
+        m = _mm_max_epu32(m, _mm_shuffle_epi32(m, _MM_SHUFFLE(1, 0, 3, 2)));
+        m = _mm_max_epu32(m, _mm_shuffle_epi32(m, _MM_SHUFFLE(2, 3, 0, 1)));
+        float d = (uint32_t)_mm_cvtsi128_si32(m) < 0x7F800000u ? _mm_cvtss_f32(_mm_castsi128_ps(m)) / 127.0f : NAN;
+        __m256i any = _mm256_set1_epi32(d > 0 ? -1 : 0);
+        UNROLL for (int i = 0; i < 8; i++)
+        {
+            q[i] = _mm256_cvtps_epi32(_mm256_div_ps(v[i], _mm256_set1_ps(d))); /* rounds to nearest even */
+            q[i] = _mm256_and_si256(any, _mm256_max_epi32(_mm256_min_epi32(q[i], most), least));
+        }
+        _mm256_storeu_si256((__m256i *)(void *)r->x[0], narrow(q));
+        _mm256_storeu_si256((__m256i *)(void *)r->x[4], narrow(q + 4));
+        int first = sum_epi32(_mm256_add_epi32(_mm256_add_epi32(q[0], q[1]), _mm256_add_epi32(q[2], q[3])));
+        int last = sum_epi32(_mm256_add_epi32(_mm256_add_epi32(q[4], q[5]), _mm256_add_epi32(q[6], q[7])));
+        r->sum[0] = (float)first;
+        r->sum[1] = (float)last;
+        r->sum[2] = (float)(first + last);
+        r->sum[3] = d;
+    }
+}
+
 void sib_matmul_avx2(sib_matmul_kernels *k)
 {
+    k->prepare[SIB_PREP_F32] = prepare_f32;
+    k->prepare[SIB_PREP_INT8] = prepare_int8;
     k->run[SIB_PREP_F32][SIB_PACK_Q4] = run_q4_f32;
     k->run[SIB_PREP_F32][SIB_PACK_Q8] = run_q8_f32;
     k->run[SIB_PREP_F32][SIB_PACK_BF16] = run_bf16_f32;
